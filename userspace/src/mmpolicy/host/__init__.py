@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The host: its files, its kernel module, its cgroups and its processes."""
+"""Access to the host: its files, kernel modules, cgroups and processes."""

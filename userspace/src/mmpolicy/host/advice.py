@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Advice to the kernel about the memory of another process: process_madvise(MADV_COLLAPSE).
+"""Collapse memory of another process into huge pages with process_madvise(MADV_COLLAPSE).
 
-The process is held by a pidfd, so its number cannot come to mean another one. Nothing outlives
-this process: no setting of the kernel or of the target is changed.
+The process is referred to by a pidfd, so a reused process id is no danger. No setting of the
+kernel or of the process changes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 from mmpolicy.errors import Exit, Remedies, explain
 
-PIDFD_OPEN, PROCESS_MADVISE = 434, 440  # these numbers on every architecture but Alpha
+# The system call numbers are the same on every architecture but Alpha.
+PIDFD_OPEN, PROCESS_MADVISE = 434, 440
 MADV_COLLAPSE = 25
 PR_SET_THP_DISABLE = 41
 PAGE, BLOCK = 4096, 2 << 20
@@ -36,7 +37,7 @@ REMEDIES: Remedies = {
 
 
 def _address(words: array[int]) -> ctypes.c_void_p:
-    """Return where an array lies, as a system call takes it: a struct iovec is two words."""
+    """Return the address of an array, for a system call that takes a struct iovec (two words)."""
     return ctypes.c_void_p(words.buffer_info()[0])
 
 
@@ -48,7 +49,7 @@ def _libc() -> Any:
 
 
 class ProcessMemory:
-    """The memory of another process."""
+    """Reads and collapses the memory of another process."""
 
     def __init__(self, pid: int) -> None:
         self._libc, self._fd = _libc(), -1
@@ -64,12 +65,12 @@ class ProcessMemory:
     def permits(self, address: int) -> int:
         """Return 0 if the area at an address may have 2 MB pages, else the errno.
 
-        A range of one page is checked as any other, but holds no 2 MB to collapse.
+        The kernel checks a range of one page like any other, but finds no 2 MB in it to collapse.
         """
         return self._advise(address, PAGE)
 
     def collapse(self, address: int) -> int:
-        """Ask for one 2 MB page at an aligned address; return 0 or the errno."""
+        """Ask the kernel to collapse the 2 MB at an aligned address; return 0 or the errno."""
         return self._advise(address, BLOCK)
 
     def _advise(self, address: int, size: int) -> int:
@@ -80,7 +81,7 @@ class ProcessMemory:
         return ctypes.get_errno() if done < 0 else 0
 
     def read(self, addresses: Sequence[int], size: int) -> bytes:
-        """Return so many bytes at each address; fewer if a page has gone."""
+        """Read `size` bytes at each address; return fewer if a page is no longer mapped."""
         found = b""
         for first in range(0, len(addresses), RANGES):
             some = addresses[first : first + RANGES]
@@ -99,39 +100,40 @@ class ProcessMemory:
 
 
 def can_collapse() -> bool:
-    """Tell if the kernel knows MADV_COLLAPSE; that is asked for no memory at all."""
+    """Return whether the kernel supports MADV_COLLAPSE, by a call for an empty range."""
     return bool(_libc().madvise(None, ctypes.c_size_t(0), MADV_COLLAPSE) == 0)
 
 
 class Advice:
-    """The entry to this module; tests replace it by a model."""
+    """Creates the objects that give advice to the kernel; tests replace it by a model."""
 
     def can_collapse(self) -> bool:
-        """Tell if the kernel knows MADV_COLLAPSE."""
+        """Return whether the kernel supports MADV_COLLAPSE."""
         return can_collapse()
 
     def open(self, pid: int) -> ProcessMemory:
-        """Return the memory of a process."""
+        """Return an object for the memory of a process."""
         return ProcessMemory(pid)
 
     def time_collapses(
         self, number: int, undisturbed: Callable[[], AbstractContextManager[None]]
     ) -> list[float]:
-        """Return how long collapses of this command's own memory take here, in seconds.
+        """Return how long collapses of this command's own memory take on this host, in seconds.
 
-        Huge pages are forbidden while it is touched, not by advice: to take that back would
-        wake khugepaged, which may be the first to collapse it.
+        While the memory is touched, prctl() forbids huge pages. An madvise() would have to be
+        undone, which wakes khugepaged, and that might collapse the memory first.
         """
         lib = _libc()
         lib.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
         with mmap.mmap(-1, (number + 1) * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             anchor = ctypes.c_char.from_buffer(memory)
             begin = ctypes.addressof(anchor)
-            del anchor  # it would keep the memory mapped
+            del anchor  # The reference would keep the memory mapped.
             first = -begin % BLOCK
             for page in range(first, first + number * BLOCK, PAGE):
                 memory[page] = 1
-            lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)  # systemd's MemoryTHP= may have set it
+            # The service manager may have set this flag, by MemoryTHP= of the unit.
+            lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
             starts = range(begin + first, begin + first + number * BLOCK, BLOCK)
             found = []
             for start in starts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The helper that loads policies in BPF, and what its errors mean."""
+"""Run the helper that loads policies in BPF, and explain its errors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
 PLACES = "/usr/lib/mmpolicy"  # before those of PATH
-PINS = "/sys/fs/bpf/mmpolicy"  # with a folder for each point
+PINS = "/sys/fs/bpf/mmpolicy"  # The BPF file system has a directory here for each point.
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
-# Prefixes of verifier lines that give a position and no error.
+# A verifier line that begins with one of these gives a position and no error.
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
-EXPLAINED = "\nVerification failed: "  # from Linux 7.3 on it repeats the error, on many lines
+# From Linux 7.3 on the verifier repeats the error over many lines after this text.
+EXPLAINED = "\nVerification failed: "
 LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.DOTALL)
 
-# What the module refuses a policy for, by errno, see module/bpf/.
+# The reasons why the module refuses to register a policy, by errno (see module/bpf/).
 REGISTER = {
     errno.EINVAL: "its name has more than a-z, 0-9, _, or is not that of the policy to replace",
     errno.ENODATA: "it has no function that answers",
@@ -39,7 +40,7 @@ REGISTER = {
     errno.EBUSY: "the lease has expired",
     errno.ESTALE: "somebody else has loaded one at the same time",
 }
-# The same for a program, which the module looks at before the verifier does.
+# The module checks a program before the verifier does, and this precedes its errno.
 UNSUPPORTED = "attach to unsupported member "
 REFUSED_MEMBER = {
     errno.EINVAL: "it is a program that sleeps",
@@ -67,7 +68,7 @@ STEPS = {
 
 
 class Done(NamedTuple):
-    """What became of a run of the helper."""
+    """The exit status and the output of a run of the helper."""
 
     status: int
     out: str
@@ -78,14 +79,14 @@ Helper = Callable[[Sequence[str], bytes, float], Done]
 
 
 def object_name(file: str | Path) -> str:
-    """Return the prefix of the names of an object's maps."""
+    """Return the prefix that libbpf gives the names of an object file's maps."""
     return Path(file).name.partition(".")[0]
 
 
 def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
-    """Run the helper with an object, so that it loads what we have read, and nothing else.
+    """Run the helper with the content of an object file that was already read.
 
-    It has so long at most: a program may keep the verifier busy for minutes.
+    The time is limited, as the verifier may take minutes for a program.
     """
     import os
     import shutil
@@ -109,13 +110,13 @@ def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
 
 
 def verifier_log(text: str) -> str:
-    """Return the log of the verifier for a program, empty if there is none."""
+    """Return the verifier's log of a program, empty if there is none."""
     found = LOG.search(text)
     return found[1] if found else ""
 
 
 def _reason(text: str) -> str:
-    """Return the line of what libbpf and the verifier say that tells most."""
+    """Return the most informative line of the output of libbpf and the verifier."""
     lines = verifier_log(text).partition(EXPLAINED)[0].splitlines()
     told = [line for line in lines if line and not line.startswith(ABOUT_STATE)]
     others = [line.removeprefix("libbpf: ") for line in text.splitlines() if line[:6] == "libbpf"]
@@ -123,7 +124,7 @@ def _reason(text: str) -> str:
 
 
 def why(done: Done, file: str, seconds: float) -> Error:
-    """Return the error of a run that failed: one line, and what to do."""
+    """Return the error for a failed run: one line with the reason, and the next step."""
     what = f"{file} is refused"
     if done.status == -signal.SIGKILL:
         hint = "--timeout gives it more time; fewer branches and loops take less"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `calibrate` has found out about this host: the CPU time of a page fault of each size."""
+"""The stored result of `calibrate`: the CPU time of a page fault by the size of its folio."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ PAGE = 4096
 
 
 class FaultCost(NamedTuple):
-    """What a fault of one size takes, in nanoseconds of a CPU."""
+    """The CPU time of a fault that maps a folio of one size, in nanoseconds."""
 
     size: int  # bytes
     ns: float
-    low: float  # the cost by the least times of all pieces; high: by the medians
+    # The low cost uses the least time of each piece of memory, the high cost the medians.
+    low: float
     high: float
 
 
 class Together(NamedTuple):
-    """What a fault of one size takes while so many CPUs fault at once, in nanoseconds of each."""
+    """The cost of a fault of one size while several CPUs fault at once, in nanoseconds of each."""
 
     cpus: int
     size: int  # bytes
-    ns: float  # the median of the turns; low, high: their ends
+    ns: float  # The cost is the median over the turns; low and high are the least and the greatest.
     low: float
     high: float
 
 
 def dear_in(rows: Sequence[Together], size: int) -> Together | None:
-    """Return the row of the fewest CPUs on which a size costs more than the pages in its place."""
+    """Return the row with the fewest CPUs where a folio costs more than its single pages."""
     pages = {each.cpus: each.ns / PAGE for each in rows if each.size == PAGE}
     found = (each for each in rows if each.size == size and each.ns > pages[each.cpus] * size)
     return min(found, default=None)
 
 
 class Calibration:
-    """The costs of all sizes that were measured; those between are taken to lie on a line."""
+    """The measured costs of faults by size; costs between two sizes are interpolated on a line."""
 
     def __init__(self, costs: Sequence[FaultCost], together: Sequence[Together] = ()) -> None:
         self.costs = sorted(costs)
         self.together = sorted(together)
 
     def at(self, busy: float) -> Calibration:
-        """Return the costs that were measured on the most CPUs that are no more than are busy."""
+        """Return the costs that were measured with the largest number of CPUs up to `busy`."""
         known = max((each.cpus for each in self.together if 1 < each.cpus <= busy), default=0)
         if not known:
             return self
@@ -56,7 +57,7 @@ class Calibration:
         return Calibration(rows, self.together)
 
     def ns(self, order: int = 0) -> float:
-        """Return the nanoseconds of a fault that gets a folio of an order."""
+        """Return the nanoseconds of a fault that maps a folio of this order."""
         size, costs = PAGE << order, self.costs
         if len(costs) == 1:
             return costs[0].ns * size / costs[0].size
@@ -66,45 +67,45 @@ class Calibration:
         return below.ns + slope * (size - below.size)
 
     def saved_ns(self, order: int) -> float:
-        """Return the most that a folio of an order saves of each fault of a single page.
+        """Return the most that a folio of an order saves for each single-page fault it replaces.
 
-        Where single pages alone were measured, that is all of the fault.
+        If only single pages were measured, that is the whole cost of the fault.
         """
         folio = self.ns(order) / (1 << order) if len(self.costs) > 1 else 0.0
         return max(self.ns() - folio, 0.0)
 
     def percent(self, faults_per_second: float) -> tuple[float, float]:
-        """Return the part of a CPU that faults of single pages take, and its error."""
+        """Return the share of a CPU that single-page faults at this rate take, and its error."""
         page = self.costs[0]
         error = max(page.high - page.ns, page.ns - page.low)
         return faults_per_second * page.ns / 1e7, faults_per_second * error / 1e7
 
     def of_a_cpu(self, faults_per_second: float) -> str:
-        """Return the cost in words."""
+        """Return the share of a CPU that single-page faults take, as text."""
         part, error = self.percent(faults_per_second)
         return f"about {part:.2g} % of a CPU (+- {error:.2g})"
 
     def bounds(self) -> tuple[Calibration, Calibration]:
-        """Return the costs under which large folios save the least, and the most."""
+        """Return the costs for which large folios save the least, and those for the most."""
         page, *folios = self.costs
         least = [page._replace(ns=page.low), *(each._replace(ns=each.high) for each in folios)]
         most = [page._replace(ns=page.high), *(each._replace(ns=each.low) for each in folios)]
         return Calibration(least), Calibration(most)
 
     def saved_s(self, spared: float, folios: Mapping[int, int]) -> float:
-        """Return the seconds of a CPU that folios would save.
+        """Return the CPU time in seconds that large folios would save.
 
-        spared: how many faults of single pages would not have been. folios: how many would have
-        been made of each order, each in the place of a single page.
+        spared: the number of single-page faults that would not occur. folios: the number of folios
+        of each order that would be mapped, each instead of a single page.
         """
         more = sum(count * (self.ns(order) - self.ns()) for order, count in folios.items())
         return (spared * self.ns() - more) / 1e9
 
 
 def read_calibration(tree: Tree, busy: float | None = None) -> Calibration | None:
-    """Return the stored calibration if it is of this kernel.
+    """Return the stored calibration if it was made on this kernel, else None.
 
-    busy: so many CPUs fault at once; else as many as the host's load says.
+    busy: how many CPUs fault at once; if None, it is estimated from the host's load.
     """
     try:
         kept = json.loads(tree.read(FILE))
@@ -120,7 +121,7 @@ def read_calibration(tree: Tree, busy: float | None = None) -> Calibration | Non
 
 
 def _busy(tree: Tree) -> float:
-    """Return how many CPUs were busy during the last minute."""
+    """Return the average number of busy CPUs during the last minute."""
     try:
         return float(tree.read("/proc/loadavg").split()[0])
     except (Error, ValueError, LookupError):
@@ -130,7 +131,7 @@ def _busy(tree: Tree) -> float:
 def keep_calibration(
     tree: Tree, kernel: str, costs: Sequence[FaultCost], together: Sequence[Together] = ()
 ) -> None:
-    """Keep it for this kernel."""
+    """Store the measured costs, with the release of the kernel that they are valid for."""
     kept = {
         "version": 1, "kernel": kernel, "faults": [each._asdict() for each in costs],
         "together": [each._asdict() for each in together],

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Cgroups as operators name them, and as the kernel does: by inode number.
+"""Find cgroups by the names that operators use, and by the kernel's id, the inode number.
 
-Memory is charged in one hierarchy: that of cgroup v2, or on older and hybrid hosts that of the v1
-controller `memory`. Policies are bound in cgroup v2 alone. A name is the path below the mount, in
-printable text; each verb accepts what another one prints.
+Memory is charged in one hierarchy: cgroup v2, or on older and hybrid hosts the v1 controller
+`memory`. Policies can be bound only in cgroup v2. The name of a cgroup is its path below the
+mount, in printable text, and every verb accepts the names that another one prints.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ LONGEST = 1 << 16  # bytes of /proc/PID/cgroup
 
 
 class Hierarchy(NamedTuple):
-    """A mounted hierarchy of cgroups."""
+    """One mounted hierarchy of cgroups."""
 
     mount: str
-    root: str  # the cgroup that is mounted, seen from our cgroup namespace
-    controllers: frozenset[str]  # of version 1; none for version 2
+    root: str  # The mounted cgroup, as a path in this process's cgroup namespace.
+    controllers: frozenset[str]  # The controllers of a version 1 hierarchy; empty for version 2.
 
     @property
     def unified(self) -> bool:
-        """Tell if it is that of cgroup v2."""
+        """Return whether this is the hierarchy of cgroup v2."""
         return not self.controllers
 
     def folder(self, path: str) -> str:
@@ -42,13 +42,13 @@ class Hierarchy(NamedTuple):
         return f"{self.mount}{path.rstrip('/')}"
 
     def below(self, path: str) -> str:
-        """Return a path of /proc/PID/cgroup as it is below the mount."""
+        """Convert a path from /proc/PID/cgroup to a path below the mount."""
         inside = path.removeprefix(self.root) if self.root != ROOT else path
         return (inside or ROOT) if inside != path and inside[:1] in ("", "/") else path
 
 
 class Cgroup(NamedTuple):
-    """A cgroup as it was found in one walk."""
+    """A cgroup that a walk of the hierarchy has found."""
 
     name: str
     number: int
@@ -62,7 +62,7 @@ class Cgroup(NamedTuple):
 
 
 def name_of(path: str) -> str:
-    """Return a path as text that a terminal shows and a user can type: odd bytes as \\xHH."""
+    r"""Return a path as text that can be shown and typed; other bytes become \xHH."""
     if path.isprintable():
         return path
     return "".join(
@@ -72,7 +72,7 @@ def name_of(path: str) -> str:
 
 
 def path_of(name: str) -> str:
-    """Return the path that a name was made from; `\\x2d` and the like stay, as systemd has it."""
+    r"""Return the path that name_of() made a name from; systemd's own `\x2d` and the like stay."""
     if "\\x" not in name:
         return name
 
@@ -84,7 +84,7 @@ def path_of(name: str) -> str:
 
 
 def hierarchies(tree: Tree) -> list[Hierarchy]:
-    """Return all mounted hierarchies; a whole one goes before a mounted part."""
+    """Return all mounted hierarchies; one that is mounted whole precedes a partial mount."""
     found = []
     for line in tree.read(MOUNTS).splitlines():
         before, _, after = line.partition(" - ")
@@ -99,19 +99,19 @@ def hierarchies(tree: Tree) -> list[Hierarchy]:
 
 
 def unified_of(found: Sequence[Hierarchy]) -> Hierarchy | None:
-    """Return that of cgroup v2."""
+    """Return the hierarchy of cgroup v2, None if it is not mounted."""
     return next((each for each in found if each.unified), None)
 
 
 def charged_in(found: Sequence[Hierarchy]) -> list[Hierarchy]:
-    """Return where a name of a cgroup is looked for: first where memory is charged."""
+    """Return the hierarchies to search for a name: first the one where memory is charged."""
     of_v1 = [each for each in found if "memory" in each.controllers][:1]
     of_v2 = unified_of(found)
     return of_v1 + ([of_v2] if of_v2 else [])
 
 
 def unified(tree: Tree) -> Hierarchy:
-    """Return the hierarchy of cgroup v2, or fail."""
+    """Return the hierarchy of cgroup v2; raise an error if it is not mounted."""
     known = hierarchies(tree)
     found = unified_of(known)
     if found:
@@ -123,7 +123,7 @@ def unified(tree: Tree) -> Hierarchy:
 
 
 def charging(tree: Tree) -> list[Hierarchy]:
-    """Return the hierarchies that account for memory, or fail."""
+    """Return the hierarchies that account for memory; raise an error if there are none."""
     found = charged_in(hierarchies(tree))
     if not found:
         text = f"{tree.real(MOUNTS)} has no hierarchy of cgroups that accounts for memory"
@@ -137,9 +137,9 @@ def cgroup_mount(tree: Tree) -> str:
 
 
 def walk(tree: Tree, hierarchy: Hierarchy, top: str = "") -> Iterator[Cgroup]:
-    """Yield a cgroup and all below it.
+    """Yield a cgroup and all its descendants.
 
-    Only directories are looked at, as a cgroup has dozens of files.
+    It lists directories only, as each cgroup has dozens of files.
     """
     ahead = [(top.rstrip("/"), tree.inode(hierarchy.mount, top.strip("/")))]
     while ahead:
@@ -147,29 +147,29 @@ def walk(tree: Tree, hierarchy: Hierarchy, top: str = "") -> Iterator[Cgroup]:
         yield Cgroup(name_of(path or ROOT), number, hierarchy, path or ROOT)
         try:
             below = tree.inodes(hierarchy.folder(path))
-        except Error:  # it has just been removed
+        except Error:  # The cgroup was removed during the walk.
             continue
         ahead += [(f"{path}/{name}", below[name]) for name in sorted(below, reverse=True)]
 
 
 def cgroup_paths(tree: Tree) -> dict[str, str]:
-    """Return the name of each cgroup that a policy can be bound to, by its id."""
+    """Return the names by id of all cgroups that a policy can be bound to."""
     return {str(each.number): each.name for each in walk(tree, unified(tree))}
 
 
 def cgroup_id(tree: Tree, name: str) -> int:
-    """Return the id of the cgroup with this name in cgroup v2, 0 if there is none."""
+    """Return the id of the named cgroup in cgroup v2, 0 if it does not exist."""
     return _number(tree, unified(tree), name)[0]
 
 
 def cgroup_folder(tree: Tree, name: str) -> str:
-    """Return the directory of a cgroup in cgroup v2, be it there or not."""
+    """Return the directory of a named cgroup in cgroup v2, whether or not it exists."""
     found = unified(tree)
     return found.folder(_number(tree, found, name)[1])
 
 
 def cgroup_folders(tree: Tree, name: str) -> list[str]:
-    """Return the directory of a cgroup in each hierarchy that has it, where memory is first."""
+    """Return the directories of a cgroup in all hierarchies, beginning with that of memory."""
     known = hierarchies(tree)
     first = charged_in(known)
     places = [*first, *(each for each in known if each not in first)]
@@ -178,7 +178,7 @@ def cgroup_folders(tree: Tree, name: str) -> list[str]:
 
 
 def _number(tree: Tree, hierarchy: Hierarchy, name: str) -> tuple[int, str]:
-    """Return id and path of a named cgroup: as written, or with its bytes escaped."""
+    """Return id and path of a cgroup, whose name may have its bytes escaped."""
     for path in dict.fromkeys((name, path_of(name))):
         number = tree.inode(hierarchy.mount, path.strip("/"))
         if number:
@@ -187,7 +187,7 @@ def _number(tree: Tree, hierarchy: Hierarchy, name: str) -> tuple[int, str]:
 
 
 class Charged:
-    """Tells which cgroup the memory of a process is charged to."""
+    """Finds the cgroup that the memory of a process is charged to."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -200,9 +200,9 @@ class Charged:
         self._domains: dict[str, str] = {}  # by path
 
     def name(self, pid: int | str) -> str:
-        """Return the name of the cgroup, `/` for the root or a process that has ended.
+        """Return the name of the cgroup; `/` for the root or for a process that has ended.
 
-        In version 2 a threaded cgroup has no memory of its own: it is charged to the domain above.
+        In version 2 a threaded cgroup accounts for no memory: it is charged to an ancestor.
         """
         try:
             text = os.fsdecode(self._tree.read_at(f"/proc/{pid}/cgroup", LONGEST))
@@ -227,17 +227,17 @@ class Charged:
 
 
 def is_threaded(tree: Tree, folder: str) -> bool:
-    """Tell if a cgroup holds threads, whose memory belongs to a cgroup above."""
+    """Return whether a cgroup is threaded: its memory is charged to an ancestor."""
     try:
         return tree.read(f"{folder}/cgroup.type") == "threaded"
-    except Error:  # the root has no type, nor has version 1
+    except Error:  # The root cgroup and those of version 1 have no file `cgroup.type`.
         return False
 
 
 def cgroup_pids(tree: Tree, name: str) -> Iterator[str]:
-    """Yield the processes whose memory is charged to a cgroup or to one below it.
+    """Yield the processes whose memory is charged to a cgroup or to a descendant.
 
-    For a threaded cgroup, those with a thread in it.
+    For a threaded cgroup, yield the processes that have a thread in it.
     """
     inside = name.rstrip("/")
     owner, seen = Charged(tree), set[str]()
@@ -251,7 +251,7 @@ def cgroup_pids(tree: Tree, name: str) -> Iterator[str]:
         for each in walk(tree, hierarchy, path):
             try:
                 found = tree.read(f"{each.folder}/cgroup.procs").split()
-            except Error:  # it has just been removed, or holds threads alone
+            except Error:  # The cgroup was removed, or it is threaded and has no processes.
                 continue
             for pid in found:
                 # On a hybrid host, memory may be charged to another cgroup in version 1.
@@ -262,7 +262,7 @@ def cgroup_pids(tree: Tree, name: str) -> Iterator[str]:
 
 
 def bound_pids(tree: Tree, name: str) -> Iterator[str]:
-    """Yield the processes that a binding of a cgroup of version 2 is about."""
+    """Yield the processes that a binding of a version 2 cgroup applies to."""
     hierarchy = unified(tree)
     for each in walk(tree, hierarchy, _number(tree, hierarchy, name)[1]):
         try:
@@ -270,12 +270,12 @@ def bound_pids(tree: Tree, name: str) -> Iterator[str]:
                 yield from _processes_of_threads(tree, each.folder)
             else:
                 yield from tree.read(f"{each.folder}/cgroup.procs").split()
-        except Error:  # it has just been removed
+        except Error:  # The cgroup was removed during the walk.
             continue
 
 
 def _processes_of_threads(tree: Tree, folder: str) -> Iterator[str]:
-    """Yield the processes that have a thread in a threaded cgroup, each once."""
+    """Yield each process that has a thread in a threaded cgroup once."""
     found = dict[str, None]()
     for thread in tree.read(f"{folder}/cgroup.threads").split():
         try:
@@ -288,7 +288,7 @@ def _processes_of_threads(tree: Tree, folder: str) -> Iterator[str]:
 
 
 class Finder:
-    """Finds cgroups as operators name them. It walks the tree once, and only for a bare name."""
+    """Finds cgroups by name; the whole tree is walked once, and only for a name without a path."""
 
     def __init__(self, tree: Tree, among: Sequence[Hierarchy] | None = None) -> None:
         self.tree = tree
@@ -296,9 +296,9 @@ class Finder:
         self._by_name: dict[str, list[Cgroup]] = {}
 
     def find(self, given: str) -> Cgroup:
-        """Return a cgroup.
+        """Return the cgroup that an operator means.
 
-        It is given as a directory, as a path below the mount, or as the name of a systemd unit.
+        `given` is a directory, a path below the mount, or the name of a systemd unit.
         """
         among = self._among or [unified(self.tree)]
         found = next(filter(None, (self._at(each, given) for each in among)), None)
@@ -328,8 +328,7 @@ class Finder:
                     names.setdefault(each.name.rpartition("/")[2], []).append(each)
                 self._by_name = names | self._by_name
         found = [each for name in (unit, f"{unit}.service") for each in self._by_name.get(name, ())]
-        # The host's own goes before that of a user or a container, which is below a service or
-        # scope.
+        # A unit of the host takes precedence over one of a user's or a container's systemd.
         found = [each for each in found if HOSTS_OWN.fullmatch(each.name)] or found
         if len(found) > 1:
             text = f"'{unit}' may be any of these cgroups: {', '.join(each.name for each in found)}"
@@ -338,12 +337,12 @@ class Finder:
 
 
 def find_cgroup(tree: Tree, given: str) -> Cgroup:
-    """Return the cgroup that has memory, by a name that an operator gives or a verb prints."""
+    """Return the cgroup with memory accounting that an operator names."""
     return Finder(tree, charging(tree)).find(given)
 
 
 def find_bindable(tree: Tree, given: str) -> Cgroup:
-    """Return the cgroup of version 2 to which a policy can be bound."""
+    """Return the version 2 cgroup that an operator names, for a binding."""
     try:
         return Finder(tree).find(given)
     except Error as err:
@@ -359,6 +358,6 @@ def find_bindable(tree: Tree, given: str) -> Cgroup:
 
 
 def cgroup_list(tree: Tree) -> list[str]:
-    """Return the names of all cgroups, each once."""
+    """Return the names of all cgroups without duplicates."""
     found = (each.name for hierarchy in charging(tree) for each in walk(tree, hierarchy))
     return list(dict.fromkeys(found))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Ordinary files: read, locked, written to the end, and replaced as a whole."""
+"""Read, lock and write ordinary files, and replace them atomically."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOK_AGAIN = 0.02  # seconds
 
 @contextmanager
 def explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
-    """Let errors of the system say what failed, where, and what next."""
+    """Convert an OSError in this block to an Error with file and next step."""
     try:
         yield
     except OSError as err:
@@ -52,7 +52,7 @@ def explain_file(err: OSError, action: str, path: Path, remedies: Remedies) -> E
 
 
 def take_lock(file: int, path: Path, wait: float) -> None:
-    """Lock an open file, else tell what its holder has written there."""
+    """Lock an open file; if another process holds the lock, raise an error that names it."""
     end = time.monotonic() + wait
     if wait == inf:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -70,21 +70,21 @@ def take_lock(file: int, path: Path, wait: float) -> None:
 
 
 def holder_of(file: int) -> str:
-    """Return the text that the holder of a lock has written into its open file."""
+    """Return the text that a lock's holder has written into the lock file."""
     return os.pread(file, 1000, 0).decode(errors="replace").strip() or "somebody"
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all bytes to the disk; one write may take fewer."""
+    """Write all bytes, by several calls if one of them writes only a part, and flush to disk."""
     while data:
         data = data[os.write(file, data) :]
     os.fsync(file)
 
 
 def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int, int]) -> None:
-    """Write a temporary file and rename it over another one.
+    """Replace a file by writing a temporary one and renaming it.
 
-    A crash or a full disk leaves the old file or the new one, complete.
+    After a crash or with a full disk, either the old or the new file is there, complete.
     """
     file = os.open(new, NEW, mode)
     try:
@@ -107,13 +107,13 @@ def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int
 
 
 def read_given_bytes(name: str) -> bytes:
-    """Return a file that an operator has named; - is standard input."""
+    """Return the bytes of a file that an operator names; - is standard input."""
     with explained("read", Path(name), GIVEN_REMEDIES):
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
 def read_given(name: str) -> str:
-    """Return the text of a file that an operator has named; - is standard input."""
+    """Return the text of a file that an operator names; - is standard input."""
     try:
         return read_given_bytes(name).decode()
     except UnicodeDecodeError as err:
@@ -122,7 +122,7 @@ def read_given(name: str) -> str:
 
 @contextmanager
 def in_memory(data: bytes) -> Iterator[int]:
-    """Open a file without a name, which no other process can change."""
+    """Open a file in memory that has no name, so no other process can change it."""
     file = os.memfd_create("data")
     try:
         write_all(file, data)
@@ -133,22 +133,22 @@ def in_memory(data: bytes) -> Iterator[int]:
 
 
 def files_of(name: str) -> list[str]:
-    """Return the file that an operator has named, or each *.toml of a folder, by name."""
+    """Return the named file, or the sorted *.toml files of a named directory."""
     return [str(path) for path in sorted(Path(name).glob("*.toml"))] if is_folder(name) else [name]
 
 
 def is_there(name: str) -> bool:
-    """Tell if an operator has named a file that there is."""
+    """Return whether a file that an operator names exists."""
     return name == "-" or Path(name).exists()
 
 
 def is_folder(name: str) -> bool:
-    """Tell if an operator has named a folder."""
+    """Return whether the name is that of a directory."""
     return Path(name).is_dir()
 
 
 def check_savable(path: Path) -> None:
-    """Refuse a file that save_as() could not write, before the work for its contents."""
+    """Raise an error early if save_as() could not write the file."""
     with explained("write", path, KEEP_REMEDIES):
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             if path.is_symlink():
@@ -166,10 +166,10 @@ def _beside(path: Path) -> Path:
 
 
 def save_as(path: Path, data: bytes) -> None:
-    """Write a file that an operator has named; a link is not followed.
+    """Write a file that an operator names, without following a symbolic link.
 
-    It keeps mode and owner of a file that is there. What is no file, such as a pipe, is written
-    to as it is.
+    An existing file keeps its mode and owner. A pipe or another special file is written to
+    directly.
     """
     with explained("write", path, KEEP_REMEDIES):
         old = path.lstat() if os.path.lexists(path) else None

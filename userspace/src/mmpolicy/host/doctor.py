@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The checks of `mmpolicy doctor`, in the order in which a host is made ready."""
+"""The checks of `mmpolicy doctor`, in the order in which a host is prepared."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from mmpolicy.host.traps import traps
 ENABLED = "CONFIG_MM_POLICY=y"
 HOOK = "mm_policy_register"
 ANOTHER_KERNEL = f"boot a kernel of docs/kernels.md, such as Debian's 6.12, or one with {ENABLED}"
-FTRACE = (  # the module needs these without hooks
+FTRACE = (  # Without hooks in the kernel, the module needs these configuration options.
     "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KPROBES", "DEBUG_INFO_BTF",
 )  # fmt: skip
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-STUB = "Stub"  # the description of module/stub.c begins so
+STUB = "Stub"  # The modinfo description of the stub module (module/stub.c) begins with this word.
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 LOCKDOWN = "/sys/kernel/security/lockdown"
 
 
 class Check(NamedTuple):
-    """The answer of one check; status is ok, warn, fail, or - where there is nothing to check."""
+    """The result of one check: ok, warn, fail, or - if the check does not apply."""
 
     name: str
     status: str
@@ -37,7 +37,7 @@ class Check(NamedTuple):
 
 
 class Facts:
-    """What several checks want to know, found out once."""
+    """Facts about the host that several checks use, each determined once."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -47,31 +47,31 @@ class Facts:
 
     @cached_property
     def info(self) -> dict[str, str]:
-        """Return the modinfo of the module file, empty without one."""
+        """Return the modinfo of the module file, empty if the file does not exist."""
         try:
             return dict(self.host.kmod().info(MODULE)) if self.host.module_file() else {}
         except Error:
             return {}
 
     def raw(self, path: str) -> bytes:
-        """Return a file as it is, empty if we cannot read it."""
+        """Return the bytes of a file, empty if it is unreadable."""
         try:
             return self.tree.read_bytes(path)
         except Error:
             return b""
 
     def text(self, path: str) -> str:
-        """Return the text of a file, empty if we cannot read it."""
+        """Return the text of a file, empty if it is unreadable."""
         return self.raw(path).decode(errors="replace").strip()
 
     @cached_property
     def symbols(self) -> bytes:
-        """Return the names in the running kernel, which take a moment; empty without them."""
+        """Return /proc/kallsyms, the running kernel's symbols, empty if it is unreadable."""
         return self.raw("/proc/kallsyms")
 
     @cached_property
     def config(self) -> str:
-        """Return the kernel's configuration, empty if we cannot read it."""
+        """Return the kernel's configuration, empty if it is unreadable."""
         packed = self.raw("/proc/config.gz")
         if packed:
             return gzip.decompress(packed).decode()
@@ -79,7 +79,7 @@ class Facts:
 
 
 def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
-    """Return the result, or the status with the error and its next step."""
+    """Return a passed check with the result of find(), or this status with its error."""
     try:
         return Check(name, "ok", find())
     except Error as err:
@@ -87,7 +87,7 @@ def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
 
 
 def ftrace_points(facts: Facts) -> str:
-    """What can be had without the hooks; only the loaded module knows."""
+    """Return which points work by ftrace instead of hooks, as the loaded module reports them."""
     tree, points, policies = facts.tree, f"{CONTROL}/points", f"{CONTROL}/policies"
     if not tree.is_dir(points):
         return "the module tells what can be had"
@@ -99,7 +99,7 @@ def ftrace_points(facts: Facts) -> str:
 
 
 def check_hooks(facts: Facts) -> Check:
-    """Does the running kernel have the hooks, or what does without them?"""
+    """Check that the running kernel has the hooks, or supports the points that do without."""
     config = "config not readable"
     if facts.config:
         config = ENABLED if ENABLED in facts.config.splitlines() else f"no {ENABLED}"
@@ -119,7 +119,7 @@ def check_hooks(facts: Facts) -> Check:
 
 
 def check_tested(facts: Facts) -> Check:
-    """Has anon_order been tried on this build of the kernel, if it needs that?"""
+    """Check that anon_order was tested on this kernel build, if the point depends on that."""
     tested = facts.text(f"{CONTROL}/kernel_tested")
     if tested != "no":
         text = f"anon_order was tried on this build: {tested}"
@@ -132,7 +132,7 @@ def check_tested(facts: Facts) -> Check:
 
 
 def check_others(facts: Facts) -> Check:
-    """Do others hook the functions that the module hooks?"""
+    """Check whether livepatches or BPF programs use the functions that the module hooks."""
     if not facts.tree.exists(HOOKED):
         return Check("others", "ok", "nothing is hooked")
     found = others(facts.tree)
@@ -144,7 +144,7 @@ def check_others(facts: Facts) -> Check:
 
 
 def check_thp(facts: Facts) -> Check:
-    """Can the kernel make huge pages, and do its settings have an effect?"""
+    """Check that the kernel supports huge pages, and that its settings take effect."""
     if not facts.tree.is_dir(THP):
         text = f"no {THP}: policies for huge pages have nothing to decide"
         return Check("thp", "warn", text, "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y")
@@ -157,7 +157,7 @@ def check_thp(facts: Facts) -> Check:
 
 
 def check_headers(facts: Facts) -> Check:
-    """Are the kernel headers there that dkms builds against?"""
+    """Check that the kernel headers that dkms builds with are installed."""
     path = f"/lib/modules/{facts.release}/build"
     if facts.tree.exists(f"{path}/Makefile"):
         return Check("headers", "ok", path)
@@ -168,7 +168,7 @@ def check_headers(facts: Facts) -> Check:
 
 
 def check_file(facts: Facts) -> Check:
-    """Is there a module for this kernel? One that is loaded already needs no file."""
+    """Check that a module file exists for this kernel; a loaded module does not need it."""
     status = "warn" if facts.loaded else "fail"
     kernel = facts.info.get("vermagic", "").partition(" ")[0]
     if kernel not in ("", facts.release):
@@ -182,8 +182,9 @@ def check_file(facts: Facts) -> Check:
 
 
 def check_signature(facts: Facts) -> Check:
-    """Will a kernel that wants signed modules take this one?"""
-    secure = facts.raw(SECURE_BOOT)[4:5] == b"\1"  # four bytes of attributes come first
+    """Check that the module is signed if the kernel accepts only signed modules."""
+    # The EFI variable begins with four bytes of attributes, before its value.
+    secure = facts.raw(SECURE_BOOT)[4:5] == b"\1"
     locked = "[none]" not in (facts.text(LOCKDOWN) or "[none]")
     if not secure and not locked and facts.text(SIG_ENFORCE) != "Y":
         return Check("signature", "ok", "not required")
@@ -197,7 +198,7 @@ def check_signature(facts: Facts) -> Check:
 
 
 def check_build(facts: Facts) -> Check:
-    """Is the loaded module the one on disk?"""
+    """Check that the loaded module is the same build as the file on disk."""
     loaded, on_disk = facts.text(f"{MODULE_DIR}/srcversion"), facts.info.get("srcversion", "")
     if not facts.loaded or not facts.info:
         return Check("build", "-", "nothing to compare")

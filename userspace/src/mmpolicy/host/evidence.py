@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a kernel tells by itself of huge pages, events, pressure and cgroups."""
+"""Read the kernel's own statistics of huge pages, events, pressure and cgroups."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ POOLS = "/sys/kernel/mm/hugepages"  # of hugetlb
 POOL = {"pages": "nr", "free": "free", "reserved": "resv", "surplus": "surplus"}
 SIZE = re.compile(r"hugepages-(\d+)kB")
 USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
-CURRENT = ("memory.current", "memory.usage_in_bytes")  # of cgroup v2 and v1
+# The name of the usage file in cgroup v2 and in v1.
+CURRENT = ("memory.current", "memory.usage_in_bytes")
 
 Figures = dict[str, str]
-Pressure = dict[str, Figures]  # `memory some` -> avg10 and the like
+# Pressure figures such as avg10, by resource and kind, such as `memory some`.
+Pressure = dict[str, Figures]
 
 
 def _files(tree: Tree, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield name and value of each file of a folder that tells one."""
+    """Yield the name and value of each readable file of a directory."""
     for name in tree.names(folder) if tree.is_dir(folder) else ():
         try:
             yield (
@@ -42,18 +44,18 @@ def _files(tree: Tree, folder: str) -> Iterator[tuple[str, str]]:
 
 
 def figures_in(tree: Tree, folder: str) -> Figures:
-    """Return the contents of the files of a folder."""
+    """Return the contents of the files of a directory, by name."""
     return {name: value for name, value in _files(tree, folder) if value}
 
 
 def size_folders(tree: Tree) -> dict[int, str]:
-    """Return the folder of each size of folios, by the size in bytes."""
+    """Return the kernel's directory for each folio size, by the size in bytes."""
     found = [SIZE.fullmatch(name) for name in (tree.dirs(THP) if tree.is_dir(THP) else ())]
     return dict(sorted((int(each[1]) << 10, f"{THP}/{each[0]}") for each in found if each))
 
 
 def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
-    """Return setting and counters of each folio size, by name."""
+    """Return the setting and the counters of each folio size, by the size in text."""
     return {
         f"{size >> 10} kB": {
             "set": figures_in(tree, folder),
@@ -64,12 +66,12 @@ def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
 
 
 def folios_made(tree: Tree) -> dict[int, int]:
-    """Return how many large folios faults have got since boot, by size in bytes."""
+    """Return how many large folios page faults have allocated since boot, by size in bytes."""
     return _of_sizes(tree, "anon_fault_alloc")
 
 
 def fallbacks(tree: Tree) -> dict[int, int]:
-    """Return how often a fault has tried a size in vain since boot, by size in bytes."""
+    """Return how often faults failed to allocate a size since boot, by size in bytes."""
     return _of_sizes(tree, "anon_fault_fallback")
 
 
@@ -79,7 +81,7 @@ def _of_sizes(tree: Tree, name: str) -> dict[int, int]:
 
 
 def others(tree: Tree) -> Figures:
-    """Return all other files of huge pages, by their path below the folder."""
+    """Return the other files below the kernel's directory of huge pages, by relative path."""
     found = figures_in(tree, THP)
     for name in tree.dirs(THP) if tree.is_dir(THP) else ():
         if not SIZE.fullmatch(name):
@@ -89,7 +91,7 @@ def others(tree: Tree) -> Figures:
 
 
 def pools(tree: Tree) -> dict[str, dict[str, int]]:
-    """Return the pools of hugetlb that have pages, in pages, by size."""
+    """Return the hugetlb pools that have pages, with their page counts, by size."""
     found = {}
     for name in tree.dirs(POOLS) if tree.is_dir(POOLS) else ():
         size, files = SIZE.fullmatch(name), figures_in(tree, f"{POOLS}/{name}")
@@ -100,7 +102,7 @@ def pools(tree: Tree) -> dict[str, dict[str, int]]:
 
 
 def events(tree: Tree, every: bool) -> dict[str, int]:
-    """Return /proc/vmstat, of which the usual or every line."""
+    """Return the counters of /proc/vmstat: all of them, or those about memory management."""
     pairs = (line.split() for line in tree.read("/proc/vmstat").splitlines())
     return {
         name: int(value)
@@ -110,9 +112,9 @@ def events(tree: Tree, every: bool) -> dict[str, int]:
 
 
 def cpu_times(text: str) -> dict[str, float]:
-    """Return the seconds that all CPUs have spent since boot, by the text of /proc/stat.
+    """Return the seconds that all CPUs have spent since boot, from the text of /proc/stat.
 
-    `busy` is the time for programs and the kernel; stolen time is not in it.
+    `busy` is the time of programs and the kernel, without time stolen by the hypervisor.
     """
     ticks = (int(word) for word in text.split("\n", 1)[0].split()[1:])
     found = {name: each / TICKS_S for name, each in zip(CPU_TIMES, ticks)}
@@ -121,13 +123,13 @@ def cpu_times(text: str) -> dict[str, float]:
 
 
 def pressure_in(tree: Tree, path: str) -> Pressure:
-    """Return what one file of pressure tells."""
+    """Return the figures of one pressure file, by kind."""
     lines = (line.split() for line in tree.read(path).splitlines())
     return {kind: dict(word.split("=") for word in words) for kind, *words in lines}
 
 
 def pressure(tree: Tree) -> Pressure:
-    """Return who waits for what, empty where the kernel does not say."""
+    """Return the pressure figures of all resources, empty if the kernel does not have them."""
     found: Pressure = {}
     for resource in tree.names(PRESSURE) if tree.is_dir(PRESSURE) else ():
         for kind, figures in pressure_in(tree, f"{PRESSURE}/{resource}").items():
@@ -136,7 +138,7 @@ def pressure(tree: Tree) -> Pressure:
 
 
 def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
-    """Return memory in KiB and pressure of a cgroup, empty without accounting."""
+    """Return the memory in KiB and the pressure of a cgroup, empty without accounting."""
     try:
         base = find_cgroup(tree, path).folder
         current = next(each for each in CURRENT if tree.exists(f"{base}/{each}"))
@@ -155,7 +157,7 @@ def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
 
 
 def cgroups(tree: Tree, path: str) -> dict[str, dict[str, float]]:
-    """Return the figures of a cgroup and its direct children."""
+    """Return the figures of a cgroup and of its children."""
     top = find_cgroup(tree, path)
     below = (name_of(f"{top.path.rstrip('/')}/{each}") for each in tree.dirs(top.folder))
     found = {each: cgroup_figures(tree, each) for each in (top.name, *below)}

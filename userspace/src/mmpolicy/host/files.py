@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""All file access. Paths are absolute; the root in front of them can be changed."""
+"""All file access of this package. Paths are absolute, below a root that tests can replace."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ from mmpolicy.host.disk import (
 MODULE = "mmpolicy"
 CONTROL = f"/sys/kernel/{MODULE}"
 MODULE_DIR = f"/sys/module/{MODULE}"
-TRACING = f"/sys/kernel/tracing/instances/{MODULE}"  # of our own, while we look
-SPLIT = "/sys/kernel/debug/split_huge_pages"  # an action of the kernel, not a knob
+# The tracing instance of this command exists only while it records.
+TRACING = f"/sys/kernel/tracing/instances/{MODULE}"
+# This file triggers an action of the kernel, so it is not restored like a knob.
+SPLIT = "/sys/kernel/debug/split_huge_pages"
 OURS = (CONTROL, TRACING)
 KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")  # of the kernel itself
 TRACING_REMEDIES: Remedies = {
@@ -78,7 +80,7 @@ PATIENCE_S = 10.0  # for another writer
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the names that a path is made of; raises an error if one could lead elsewhere."""
+    """Return the components of a path; raise an error if one is empty, `.` or `..`."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         hint = "give a path without '..'"
@@ -87,9 +89,9 @@ def parts_of(path: str) -> list[str]:
 
 
 def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
-    """Return which of the folders a file is in, and the names that lead there from it.
+    """Return which of the directories contains a file, and the path components from there.
 
-    Refuse any other file.
+    Raise an error for a file outside of them.
     """
     for base in folders:
         if path == base == SPLIT:
@@ -101,12 +103,12 @@ def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def split_text(pid: int, start: int, end: int) -> str:
-    """Return what SPLIT takes: a range of a process, and the order to split to."""
+    """Return the text for split_huge_pages: a process, a range, and the order to split to."""
     return f"{pid},{start:#x},{end:#x},0"
 
 
 class Reader:
-    """A file of which many parts are read."""
+    """An open file for reading at many offsets."""
 
     def __init__(self, path: str) -> None:
         self._path, self._file = path, -1
@@ -120,14 +122,14 @@ class Reader:
             os.close(self._file)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Return up to size bytes from an offset; less at the end."""
+        """Return up to `size` bytes from an offset; fewer at the end of the file."""
         try:
             return os.pread(self._file, size, offset)
         except OSError as err:
             raise explain_file(err, "read", Path(self._path), READ_REMEDIES) from err
 
     def ioctl(self, request: int, argument: bytearray) -> int:
-        """Ask the file for something, with an argument that is read and written."""
+        """Make an ioctl call on the file, with an argument that is read and written."""
         try:
             return int(fcntl.ioctl(self._file, request, argument))
         except OSError as err:
@@ -135,22 +137,22 @@ class Reader:
 
 
 class Tree:
-    """The files of a host: /sys, /proc, /boot and /lib/modules below a root."""
+    """The files of a host, such as those in /sys and /proc, below a root directory."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
         self._before = root.rstrip("/")  # any path
 
     def real(self, path: str) -> Path:
-        """Return where path is, seen from outside the root."""
+        """Return the path including the root directory."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """Return the text of a file without the white space around it."""
+        """Return the text of a file without surrounding white space."""
         return self.read_bytes(path).decode(errors="replace").strip()
 
     def read_bytes(self, path: str) -> bytes:
-        """Return a file as it is."""
+        """Return the content of a file as bytes."""
         with explained("read", self.real(path), READ_REMEDIES):
             return self.real(path).read_bytes()
 
@@ -159,11 +161,12 @@ class Tree:
         return self.reader(path).read(size, offset)
 
     def reader(self, path: str) -> Reader:
-        """Return an open file, closed with its last reference, to read it in many places."""
-        return Reader(f"{self._before}{path}")  # without a Path, which costs more than to open
+        """Open a file for reading at many offsets; it closes with its last reference."""
+        # Joining strings is cheaper than creating a Path, which takes longer than to open.
+        return Reader(f"{self._before}{path}")
 
     def follow(self, path: str) -> Generator[str, None, None]:
-        """Yield the lines of a file as they come; its end may never come."""
+        """Yield lines of a file as they are written; this may never end."""
         with explained("read", self.real(path), READ_REMEDIES):
             file = self.real(path).open(errors="replace")
         with file:
@@ -179,7 +182,7 @@ class Tree:
         return sorted(self.inodes(path))
 
     def inodes(self, path: str) -> dict[str, int]:
-        """Return the directories in a directory with their inode numbers; no file is looked at."""
+        """Return the subdirectories with their inode numbers, without a stat() of each file."""
         real = self.real(path)
         with explained("list", real, READ_REMEDIES), os.scandir(real) as found:
             return {
@@ -187,7 +190,7 @@ class Tree:
             }
 
     def targets(self, path: str) -> dict[str, str]:
-        """Return the names in a directory, with the target of each link; empty for other files."""
+        """Return the names in a directory with the target of each symbolic link, else ""."""
         real = self.real(path)
         with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
             return {
@@ -196,7 +199,7 @@ class Tree:
             }
 
     def links(self, path: str) -> set[str]:
-        """Return where the links in a directory lead; one that has just gone is left out."""
+        """Return the targets of the links in a directory; skip one that is removed meanwhile."""
         real, found = self.real(path), set()
         with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
             for entry in entries:
@@ -205,17 +208,17 @@ class Tree:
         return found
 
     def exists(self, path: str) -> bool:
-        """Tell if there is such a file or directory that we may see."""
+        """Return whether a file or directory exists and is visible to this user."""
         return os.path.exists(self.real(path))  # noqa: PTH110 (pathlib raises EACCES)
 
     def is_dir(self, path: str) -> bool:
-        """Tell if path is a directory that we may see."""
+        """Return whether the path is a directory that is visible to this user."""
         return os.path.isdir(self.real(path))  # noqa: PTH112 (pathlib raises EACCES)
 
     def inode(self, base: str, path: str = "") -> int:
-        """Return the inode number of a directory at base or below it, 0 without such a one.
+        """Return the inode number of a directory at `base` or below it, 0 if it does not exist.
 
-        No link and no `..` leads out of base.
+        Symbolic links and `..` cannot lead out of `base`.
         """
         try:
             parts = parts_of(path) if path else []
@@ -226,7 +229,7 @@ class Tree:
 
     @contextmanager
     def _opened(self, base: str, parts: Sequence[str], flags: int) -> Iterator[int]:
-        """Open a path below base name by name, so that no link leads out."""
+        """Open a path component by component, so that no symbolic link leads out of `base`."""
         file = os.open(self.real(base), os.O_PATH | os.O_DIRECTORY)
         try:
             for number, part in enumerate(parts, start=1):
@@ -238,11 +241,11 @@ class Tree:
             os.close(file)
 
     def writable(self, path: str) -> bool:
-        """Tell if we may write the file."""
+        """Return whether this user may write the file."""
         return os.access(self.real(path), os.W_OK)
 
     def opens(self, path: str) -> bool:
-        """Tell if the kernel lets us open a file to write to it, which writes nothing."""
+        """Return whether the kernel permits to open a file for writing; nothing is written."""
         try:
             os.close(os.open(self.real(path), os.O_WRONLY))
         except OSError:
@@ -250,38 +253,38 @@ class Tree:
         return True
 
     def is_knob(self, path: str) -> bool:
-        """Tell if a file is made to be read and written by root; an action is not read."""
+        """Return whether root can read and write a file; action files are write-only."""
         with explained("look at", self.real(path), READ_REMEDIES):
             mode = self.real(path).lstat().st_mode
         return stat.S_ISREG(mode) and mode & KNOB == KNOB
 
     def survive(self) -> None:
-        """Let the kernel kill others before this process, where memory runs out."""
+        """Make the out-of-memory killer choose this process last."""
         with suppress(OSError):
             self.real("/proc/self/oom_score_adj").write_text("-1000")
 
     def killed_first(self) -> None:
-        """Let the kernel kill this process before others, where memory runs out."""
+        """Make the out-of-memory killer choose this process first."""
         with suppress(OSError):
             self.real("/proc/self/oom_score_adj").write_text("1000")
 
     def is_root(self) -> bool:
-        """Tell if we run as root."""
+        """Return whether this process runs as root."""
         return os.geteuid() == 0
 
     def write(self, path: str, value: str) -> None:
-        """Write a value in one go to a file of the control tree, or of our tracing; to no other.
+        """Write a value in one call to a file of the control tree or of this command's tracing.
 
-        The kernel decides if it is a good one.
+        Any other file is refused here; whether the value is valid, the kernel decides.
         """
         self._put(path, value, OURS, WRITE_REMEDIES)
 
     def tune(self, path: str, value: str) -> None:
-        """Write a value in one go to a knob that the kernel has by itself; to no other file."""
+        """Write a value in one call to one of the kernel's own knobs; refuse any other file."""
         self._put(path, value, KNOB_FOLDERS, KNOB_REMEDIES)
 
     def split(self, pid: int, start: int, end: int) -> None:
-        """Let the kernel split the large folios of a process between two addresses."""
+        """Ask the kernel to split the large folios of a process between two addresses."""
         self._put(SPLIT, split_text(pid, start, end), (SPLIT,), SPLIT_REMEDIES)
 
     def _put(self, path: str, value: str, folders: Sequence[str], remedies: Remedies) -> None:
@@ -290,16 +293,16 @@ class Tree:
             self.store(path, value)
 
     def store(self, path: str, value: str) -> None:
-        """Do the write itself; tests replace this with a model of the kernel."""
+        """Write a value to a file; tests replace this method with a model of the kernel."""
         place = _below(path, (*OURS, *KNOB_FOLDERS, SPLIT))
         with self._opened(*place, os.O_WRONLY | os.O_TRUNC) as file:
             os.write(file, f"{value}\n".encode())
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Make an instance of tracing, which is independent of others.
+        """Create a tracing instance, which does not affect other users of tracing.
 
-        An existing one was left by a killed command; the caller has a lock.
+        If it exists already, a killed command has left it, as the caller holds a lock.
         """
         with explained("make", self.real(TRACING), TRACING_REMEDIES):
             if self.is_dir(TRACING):
@@ -311,9 +314,9 @@ class Tree:
             self.real(TRACING).rmdir()
 
     def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
-        """Write an ordinary file so that a crash leaves the old one or the new one.
+        """Replace an ordinary file, so that a crash leaves either the old or the new content.
 
-        The caller has a lock, so that there is no second writer.
+        The caller holds a lock, so that there is only one writer.
         """
         real = self.real(path)
         with explained("write", real, KEEP_REMEDIES):
@@ -328,10 +331,10 @@ class Tree:
             self.real(path).unlink()
 
     def append(self, path: str, line_of: Callable[[str], str]) -> str:
-        """Add a line, made of the text so far, to an ordinary file; return all of the text.
+        """Append the line that line_of() makes of the file's text, and return the whole text.
 
-        Writers wait for each other, so no line comes between. A line that a crash has cut off
-        stays on its own; one for which there is no room is not begun.
+        Writers lock the file, so lines do not mix. A line that a crash truncated stays as it is,
+        on a line of its own. If the disk has no room for the whole line, nothing is written.
         """
         real = self.real(path)
         with explained("write", real, KEEP_REMEDIES):
@@ -352,7 +355,7 @@ class Tree:
         return text + line
 
     def _open_alone(self, real: Path) -> int:
-        """Open a file to append, and lock it; another file may replace it before."""
+        """Open and lock a file for appending; try again if it was replaced in between."""
         while True:
             file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE)
             try:
@@ -367,7 +370,7 @@ class Tree:
             os.close(file)
 
     def record(self, path: str) -> dict[str, Any]:
-        """Return the JSON object in a file; empty if it cannot be read, or is none."""
+        """Return the JSON object in a file; empty if the file is unreadable or has none."""
         try:
             found = json.loads(self.read(path))
         except (Error, ValueError):
@@ -375,22 +378,22 @@ class Tree:
         return found if isinstance(found, dict) else {}
 
     def record_of(self, path: str, version: int) -> dict[str, Any]:
-        """Return what keep_record() has kept; empty if the file has no record of that version."""
+        """Return the record that keep_record() wrote; empty if it has another version."""
         record = self.record(path)
         return record if record.pop("version", None) == version else {}
 
     def records(self, folder: str, version: int) -> Iterator[dict[str, Any]]:
-        """Yield all records of a version in a directory, in the order of their names."""
+        """Yield all records of a version in a directory, sorted by file name."""
         for file in self.names(folder) if self.is_dir(folder) else ():
             if file.endswith(".json") and (record := self.record_of(f"{folder}/{file}", version)):
                 yield record
 
     def keep_record(self, path: str, version: int, record: Mapping[str, Any]) -> None:
-        """Write a record that everybody may read."""
+        """Write a record that every user may read."""
         self.keep(path, json.dumps({"version": version, **record}, indent=1), 0o644)
 
     def holder(self, path: str) -> str:
-        """Return the text of the holder of a lock, empty if it is free."""
+        """Return the text that a lock's holder has written, empty if the lock is free."""
         try:
             file = os.open(self.real(path), os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
@@ -405,9 +408,9 @@ class Tree:
 
     @contextmanager
     def locked(self, path: str, holder: str, wait: float = 0.0) -> Iterator[None]:
-        """Hold a lock file, which names its holder; fail if another one holds it for so long.
+        """Hold a lock file that contains its holder's name; raise an error after `wait` seconds.
 
-        The kernel drops the lock when its holder dies, however that happens.
+        The kernel releases the lock when the holder dies.
         """
         real = self.real(path)
         with explained("lock", real, LOCK_REMEDIES):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The functions of the kernel that the module hooks, and who else is there."""
+"""List the kernel functions that the module hooks, and their other users."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ OURS = "mmp_"
 
 
 class Hooked(NamedTuple):
-    """A function that is hooked while a policy is chosen at its point."""
+    """A kernel function that is hooked while a policy is chosen at its point."""
 
     point: str
     function: str
 
 
 def hooked_functions(tree: Tree) -> list[Hooked]:
-    """Return all of them; none where the kernel asks by itself."""
+    """Return all hooked functions; empty if the kernel has hooks of its own."""
     return [Hooked(*line.split()) for line in tree.read(HOOKED).splitlines()]
 
 
 def _livepatches(tree: Tree) -> dict[str, list[str]]:
-    """Return the functions of the kernel itself that livepatches replace, and which do."""
+    """Return the functions of the kernel that livepatches replace, with the livepatches."""
     found: dict[str, list[str]] = {}
     for patch in tree.dirs(LIVEPATCHES) if tree.is_dir(LIVEPATCHES) else []:
         path = f"{LIVEPATCHES}/{patch}/vmlinux"
@@ -40,9 +40,9 @@ def _livepatches(tree: Tree) -> dict[str, list[str]]:
 
 
 def others(tree: Tree) -> dict[str, list[str]]:
-    """Return the hooked functions that a livepatch or a BPF program uses, too."""
+    """Return the hooked functions that livepatches or BPF programs use, too."""
     found = _livepatches(tree)
-    with suppress(Error):  # without tracefs, or permission, livepatches alone are seen
+    with suppress(Error):  # Without tracefs, or permission to read it, only livepatches are found.
         for function, entry in CALLS.findall(tree.read(TRACED)):
             if not entry.startswith(OURS):
                 found.setdefault(function, []).append(entry)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How much memory of cgroups and of virtual machines is in huge pages."""
+"""Find how much memory of cgroups and of virtual machines is in huge pages."""
 
 from __future__ import annotations
 
@@ -11,36 +11,39 @@ from mmpolicy.host.cgroups import charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import printable
 
-KINDS = ("anon", "shmem", "file")  # of memory.stat, each with a line for its huge pages
-V1 = {  # what cgroup v1 calls them, together with those below
+# These kinds of memory have a line for huge pages in memory.stat.
+KINDS = ("anon", "shmem", "file")
+V1 = {  # The names of these lines in cgroup v1, where descendants are included.
     "total_rss": "anon", "total_rss_huge": "anon_thp",
     "total_shmem": "shmem", "total_cache": "file",
 }  # fmt: skip
-VM, VMM = "anon_inode:kvm-vm", "qemu"  # an open file of a virtual machine monitor; part of its name
-SMALL = 1024  # pages: a process with less is no virtual machine
-HugeOf = Callable[[Tree, int], "tuple[int, int | None]"]  # kB resident, and in huge pages
+# A virtual machine monitor has such an open file, or this word in its name.
+VM, VMM = "anon_inode:kvm-vm", "qemu"
+SMALL = 1024  # A process with fewer pages is not a virtual machine.
+# Returns the resident memory of a process and its part in huge pages, in kB.
+HugeOf = Callable[[Tree, int], "tuple[int, int | None]"]
 
 
 class Huge(NamedTuple):
-    """What memory.stat of a cgroup tells, in bytes by kind."""
+    """The memory of a cgroup and its part in huge pages, in bytes by kind."""
 
     memory: dict[str, int]
     huge: dict[str, int]
 
     @property
     def coverage(self) -> float | None:
-        """Return the part of anonymous and shared memory in huge pages, if there is any."""
+        """Return the share of anonymous and shared memory that is in huge pages."""
         memory = self.memory["anon"] + self.memory["shmem"]
         return (self.huge["anon"] + self.huge["shmem"]) / memory if memory else None
 
 
 class Machine(NamedTuple):
-    """A program that runs a virtual machine, and its memory in kB."""
+    """A process that runs a virtual machine, and its memory in kB."""
 
     pid: int
     name: str
     rss_kib: int
-    huge_kib: int | None  # None where finding out would stop it for too long
+    huge_kib: int | None  # The size is None if determining it would stop the process for too long.
     huge_percent: float | None
 
 
@@ -55,13 +58,13 @@ def huge_in(stat: dict[str, str]) -> Huge:
 
 
 def read_stat(tree: Tree, path: str) -> dict[str, str]:
-    """Return memory.stat of a cgroup by the names in it; a line that is no pair is left out."""
+    """Return the lines of a cgroup's memory.stat by name; skip malformed lines."""
     pairs = (line.split() for line in tree.read(path).splitlines())
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def huge_of_cgroups(tree: Tree) -> dict[str, Huge]:
-    """Return it for each cgroup that accounts for memory, by its name."""
+    """Return the huge pages of each cgroup that accounts for memory."""
     found = {}
     try:
         hierarchy = charging(tree)[0]
@@ -72,19 +75,19 @@ def huge_of_cgroups(tree: Tree) -> dict[str, Huge]:
         try:
             if tree.exists(file):
                 found[each.name] = huge_in(read_stat(tree, file))
-        except Error:  # it has just been removed
+        except Error:  # The cgroup was removed in the meantime.
             continue
     return found
 
 
 class Machines(NamedTuple):
-    """The virtual machines of a host, and which processes could not be looked at."""
+    """The virtual machines of a host, and the errors for processes that could not be read."""
 
     found: list[Machine]
     denied: list[Error]
 
     def note(self) -> str:
-        """Return how many were not looked at and why, empty if all were."""
+        """Return how many processes could not be read and why, empty if all could."""
         if not self.denied:
             return ""
         first = self.denied[0]
@@ -93,7 +96,7 @@ class Machines(NamedTuple):
 
 
 def machines(tree: Tree, huge_of: HugeOf) -> Machines:
-    """Return the virtual machines of the host; it is asked how much memory of each is huge."""
+    """Return the virtual machines of the host; `huge_of` measures the memory of each."""
     result = Machines([], [])
     for name in filter(str.isdigit, tree.inodes("/proc")):
         try:
@@ -101,7 +104,7 @@ def machines(tree: Tree, huge_of: HugeOf) -> Machines:
                 result.found.append(_machine(tree, int(name), huge_of))
         except Error as err:
             if err.exit_code == Exit.DENIED:
-                result.denied.append(err)  # else it has just ended
+                result.denied.append(err)  # Other errors mean that the process has ended.
     return result
 
 

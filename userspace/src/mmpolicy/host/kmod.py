@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The few calls of libkmod that we need, through ctypes."""
+"""Call the functions of libkmod that this command needs, through ctypes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mmpolicy.errors import Error, Exit, Remedies, explain
 
 LIBRARY = "libkmod.so.2"
 FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
-APPLY_BLACKLIST = 0x20000  # KMOD_PROBE_APPLY_BLACKLIST: the flag, and the result if it applied
+# Both the flag KMOD_PROBE_APPLY_BLACKLIST and the result for a blacklisted module.
+APPLY_BLACKLIST = 0x20000
 
 LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
 DENIED = (Exit.DENIED, "run it as root; if you are, Secure Boot wants a signed module")
@@ -70,12 +71,12 @@ def open_library() -> Any:
 
 
 class Kmod:
-    """Modules of the running kernel, or, only to look at, of a directory."""
+    """The modules of the running kernel, or those in a directory, which cannot be loaded."""
 
     def __init__(self, directory: str | None = None, lib: Any = None) -> None:
         self._directory = directory
         self._lib = lib or open_library()
-        # Lives as long as the process, so it is never given back.
+        # The context lives as long as the process, so it is never freed.
         self._context = self._lib.kmod_new(directory and directory.encode(), None)
         if not self._context:
             raise Error("libkmod: no context", Exit.FAILED, "see if /lib/modules can be read")
@@ -93,7 +94,7 @@ class Kmod:
             self._lib.kmod_module_unref(module)
 
     def path(self, name: str) -> str | None:
-        """Return the file of a module, None if the kernel has none."""
+        """Return the file of a module, None if there is none for this kernel."""
         with self._module(name) as module:
             return _text(self._lib.kmod_module_get_path(module)) or None
 
@@ -115,7 +116,8 @@ class Kmod:
                 self._lib.kmod_module_info_free_list(head)
 
     def _entries(self, head: c_void_p) -> Iterator[int | c_void_p]:
-        entry: int | c_void_p | None = head  # which is false if it points nowhere
+        # A null pointer converts to false, which ends the loop.
+        entry: int | c_void_p | None = head
         while entry:
             yield entry
             entry = self._lib.kmod_list_next(head, entry)
@@ -125,7 +127,7 @@ class Kmod:
         return _text(key), _text(self._lib.kmod_module_info_get_value(entry))
 
     def insert(self, name: str, options: str) -> None:
-        """Load a module and its dependencies; modprobe.d adds its options."""
+        """Load a module and its dependencies, with the options from modprobe.d."""
         self._refuse_foreign()
         flags = APPLY_BLACKLIST | FAIL_ON_LOADED
         with self._module(name) as module:

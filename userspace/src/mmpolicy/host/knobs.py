@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The knobs that the kernel has by itself, found below a few folders; no module is needed."""
+"""The kernel's own knobs, which are files below a few directories and need no module."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from fnmatch import fnmatch
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
-ACTIONS = ("stat_refresh",)  # which are done by reading
-SIZE = "hugepages-"  # begins the folder of a size
+ACTIONS = ("stat_refresh",)  # Reading one of these files triggers an action.
+SIZE = "hugepages-"  # The directory of each folio size begins with this.
 
 Values = dict[str, str]  # by path
 
 
 def chosen(text: str) -> str:
-    """Return the choice of a file like `[process] cgroup`, any other text as it is."""
+    """Return the marked word of a text like `[process] cgroup`, or the text if none is marked."""
     marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]
     return marked[0].strip("[]") if len(marked) == 1 else text
 
 
 def read_knob(tree: Tree, path: str) -> str:
-    """Return the current value of a knob, in the form in which it is written."""
+    """Return the value of a knob, in the form that can be written to it."""
     return " ".join(chosen(tree.read(path)).split())
 
 
 def read_knobs(tree: Tree) -> Values:
-    """Return all readable knobs with their values; an unreadable one could not be restored."""
+    """Return all knobs that are readable; others could not be restored later."""
     found: Values = {}
     for path in (path for folder in KNOB_FOLDERS for path in _walk(tree, folder)):
         try:
@@ -51,9 +51,9 @@ def _walk(tree: Tree, folder: str) -> Iterator[str]:
 
 
 def names_of(path: str) -> list[str]:
-    """Return the possible names of a knob, the usual one first.
+    """Return the names that an operator may use for a knob, the usual one first.
 
-    That is `transparent_hugepage/defrag`, then its path, and `defrag`.
+    An example is `transparent_hugepage/defrag`, its full path, and `defrag`.
     """
     folder = next(each for each in KNOB_FOLDERS if path.startswith(f"{each}/"))
     above = folder.rpartition("/")[0]
@@ -61,7 +61,7 @@ def names_of(path: str) -> list[str]:
 
 
 def checked(paths: Iterable[str]) -> list[str]:
-    """Return paths, of which each has to be below one of the folders; else raise a ValueError."""
+    """Return the paths, or raise a ValueError if one is outside the directories of knobs."""
     found = list(paths)
     inside = tuple(f"{folder}/" for folder in KNOB_FOLDERS)
     if wrong := [path for path in found if not path.startswith(inside)]:
@@ -70,12 +70,12 @@ def checked(paths: Iterable[str]) -> list[str]:
 
 
 def find_knobs(knobs: Iterable[str], given: str) -> list[str]:
-    """Return the paths of the knobs of a name, in which `*` and `?` match; empty if none."""
+    """Return the paths of the knobs that a name with wildcards `*` and `?` matches."""
     return [path for path in knobs if any(fnmatch(name, given) for name in names_of(path))]
 
 
 def no_knob(knobs: Iterable[str], given: str) -> Error:
-    """Return the error for a name that means none."""
+    """Return the error for a name that matches no knob."""
     if given.startswith(SIZE) and not find_knobs(knobs, f"{SIZE}*"):
         text = f"this kernel has no sizes of large folios but 2 MB, so no '{given}'"
         return Error(text, Exit.LACKING, "boot Linux 6.8 or newer; enabled=always is for 2 MB")
@@ -85,13 +85,13 @@ def no_knob(knobs: Iterable[str], given: str) -> Error:
 
 
 def choices(tree: Tree, path: str) -> list[str]:
-    """Return the words that a knob accepts, or its current value if it has no list of words."""
+    """Return the words that a knob accepts, or its current value if it takes other values."""
     text = tree.read(path)
     return [word.strip("[]") for word in text.split()] if chosen(text) != text else [text]
 
 
 def check_value(tree: Tree, path: str, value: str) -> str:
-    """Return a value for a knob; of a list of words, it has to be one."""
+    """Return the value if the knob accepts it; raise an error if it is not one of its words."""
     text = tree.read(path)
     if chosen(text) != text:
         pick(f"value of {names_of(path)[0]}", value, choices(tree, path))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The page tables of a process through its /proc/PID/pagemap.
+"""Read the page tables of a process from /proc/PID/pagemap.
 
-Two ways: `PAGEMAP_SCAN` (Linux 6.7), which walks a range and returns what is there, and the file
-itself with eight bytes a page. The kernel holds the mmap_lock of the process while it walks: for
-the file no longer than for 2 MB, for PAGEMAP_SCAN until it has found as many pages or regions as
-it was asked for, or has come to the end of the range.
+There are two ways: `PAGEMAP_SCAN` (Linux 6.7) walks a range and returns what is mapped, and the
+file itself has eight bytes for each page. The kernel holds the mmap_lock of the process meanwhile:
+for the file during at most 2 MB, for PAGEMAP_SCAN until it has found the requested number of pages
+or regions, or has reached the end of the range.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
 PAGE = 4096
-SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg) of linux/fs.h
+SCAN = 0xC0606610  # The ioctl number of linux/fs.h: _IOWR('f', 16, struct pm_scan_arg).
 ARGUMENT = struct.Struct("=12Q")
-REGIONS = 512  # the kernel drops the lock after so many
-PIECE = 4096  # entries of the file that are read together
+REGIONS = 512  # The kernel releases the mmap_lock after this many regions.
+PIECE = 4096  # This many entries of the file are read at once.
 
 # Categories of PAGEMAP_SCAN
 FILE, PRESENT, SWAPPED, ZERO, HUGE, GUARD = 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 8
 ANY = PRESENT | SWAPPED
 KNOWN = FILE | PRESENT | SWAPPED | ZERO | HUGE
 
-# Bits of an entry of the file
+# The bits of one entry of the file.
 ENTRY_PRESENT, ENTRY_SWAPPED, ENTRY_FILE, ENTRY_GUARD = 1 << 63, 1 << 62, 1 << 61, 1 << 58
 ENTRY_EXCLUSIVE, FRAME = 1 << 56, (1 << 55) - 1
 RUNS = re.compile(rb"([\x01-\xff])\1*", re.DOTALL)
 
 
 def _class_of(high: int) -> int:
-    """Return the categories of an entry by its highest byte, one bit each; 0 if nothing is there.
+    """Return the categories in an entry's highest byte, one bit each; 0 for an empty entry.
 
     GUARD is bit 7 here, as a byte has no bit 8.
     """
@@ -52,15 +52,16 @@ CLASSES = bytes(_class_of(high) for high in range(256))
 
 
 class Region(NamedTuple):
-    """Neighbouring pages of the same categories, from address to address."""
+    """Adjacent pages of the same categories, from a start to an end address."""
 
     start: int
     end: int
-    categories: int  # FILE, PRESENT, SWAPPED, ZERO, HUGE, GUARD
+    # The categories are a bit mask of FILE, PRESENT, SWAPPED, ZERO, HUGE and GUARD.
+    categories: int
 
     @property
     def pages(self) -> int:
-        """Return how many pages it has."""
+        """Return the number of pages in the region."""
         return (self.end - self.start) // PAGE
 
 
@@ -70,14 +71,14 @@ class Pagemap:
     def __init__(self, tree: Tree, pid: int | str) -> None:
         self._file = tree.reader(f"/proc/{pid}/pagemap")
         self._out = array("Q", bytes(24 * REGIONS))
-        self.can_scan = True  # until the kernel says otherwise
+        self.can_scan = True  # The first scan sets this to false if the kernel does not support it.
         self._guards = GUARD
 
     def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
-        """Return what is in a range, and where the walk ended.
+        """Return the regions of a range, and the address where the walk ended.
 
-        It ends early at so many pages, or at REGIONS regions. Where the kernel cannot scan,
-        can_scan is false afterwards, and nothing was looked at.
+        The walk ends after `most` pages or REGIONS regions. If the kernel does not support
+        scanning, the result is empty and can_scan becomes false.
         """
         while True:
             place = self._out.buffer_info()[0]
@@ -104,19 +105,19 @@ class Pagemap:
         return found, ARGUMENT.unpack(argument)[4]
 
     def _without_guards(self, region: Region) -> Iterator[Region]:
-        """Yield a region in which guards pass for swapped pages, with these told apart."""
+        """Yield a region split by kind, as the scan reports guard pages as swapped ones."""
         if region.categories & SWAPPED:
             yield from self.regions(region.start, region.end)
         else:
             yield region
 
     def entries(self, start: int, pages: int) -> array[int]:
-        """Return the entries of some pages from an address; fewer at the end of the file."""
+        """Return the file's entries of some pages from an address; fewer at its end."""
         raw = self._file.read(pages * 8, start // PAGE * 8)
         return array("Q", raw[: len(raw) // 8 * 8])
 
     def regions(self, start: int, end: int) -> Iterator[Region]:
-        """Yield what is in a range, by the file alone: neither ZERO nor HUGE is told."""
+        """Yield the regions of a range from the file alone, which does not mark ZERO or HUGE."""
         for begin in range(start, end, PIECE * PAGE):
             pages = min(PIECE, (end - begin) // PAGE)
             raw = self._file.read(pages * 8, begin // PAGE * 8)

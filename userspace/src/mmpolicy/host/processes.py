@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Processes: when they began, and their cgroup."""
+"""Find processes, with their start time and cgroup."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ NAME_BYTES = 15  # of /proc/PID/comm
 
 
 def check_process(tree: Tree, pid: int | str) -> None:
-    """Fail if there is no such process."""
+    """Raise an error if the process does not exist."""
     if not tree.is_dir(f"/proc/{pid}"):
         raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
 
 
 def find_process(tree: Tree, given: str) -> int:
-    """Return the process of a number, of the name of a program, or of a service with one process.
+    """Return a process by its number, its program's name, or its service with one process.
 
-    Of several, none is chosen: the error lists them, the largest first.
+    If several processes match, the error lists them, the largest first.
     """
     if given.isdigit() and int(given) > 0:
         check_process(tree, given)
@@ -52,7 +52,7 @@ def find_process(tree: Tree, given: str) -> int:
 
 
 def _name(tree: Tree, pid: str) -> str:
-    """Return the name of a process; the kernel cuts it at 15 bytes, the command line does not."""
+    """Return the name of a process; if the kernel cut it at 15 bytes, from its command line."""
     try:
         name = tree.read(f"/proc/{pid}/comm")
         if len(name) < NAME_BYTES:
@@ -71,26 +71,26 @@ def _pages(tree: Tree, pid: int) -> int:
 
 
 def printable(name: str) -> str:
-    """Return a name chosen by others, without characters that would move the cursor."""
+    """Return a name without control characters, as any user may choose it."""
     if name.isprintable():
         return name
     return "".join(each if each.isprintable() else "?" for each in name)
 
 
 def start_of(tree: Tree, pid: int) -> int | None:
-    """Return when a process began, in ticks since boot; None if it has ended."""
+    """Return a process's start time in ticks since boot; None if it has ended."""
     try:
         stat = tree.read(f"/proc/{pid}/stat")
     except Error:
         return None
-    # The name, which is in parentheses, may have spaces and parentheses itself.
+    # The name in parentheses may contain spaces and parentheses, so split after the last one.
     fields = stat.rpartition(")")[2].split()
     start = fields[19] if len(fields) > 19 else ""
     return int(start) if start.isdigit() else None
 
 
 def cgroup_of(tree: Tree, pid: int) -> str:
-    """Return the name of the cgroup of a process that policies go by; empty without cgroup v2."""
+    """Return the version 2 cgroup of a process, which policies use; empty without cgroup v2."""
     lines = os.fsdecode(tree.read_bytes(f"/proc/{pid}/cgroup")).splitlines()
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
     found = unified_of(hierarchies(tree)) if path else None

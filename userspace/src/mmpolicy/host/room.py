@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How much room there is: free blocks of 2 MB on each node, and below the limits of cgroups."""
+"""Free memory: blocks of 2 MB on each NUMA node, and the room below limits of cgroups."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ ZONEINFO, BUDDYINFO = "/proc/zoneinfo", "/proc/buddyinfo"
 BLOCK_ORDER = 9
 ZONE = re.compile(r"^Node (\d+), zone +(\S+)", re.MULTILINE)
 FIGURE = re.compile(r"^ +(?:pages )?(free|high|spanned|managed|start_pfn:?) +(\d+)$", re.MULTILINE)
-LIMITS = {  # the file with the usage, and those with its limits
+LIMITS = {  # The files with the limits of a cgroup, by the file with its usage.
     "memory.current": ("memory.max", "memory.high"),
     "memory.usage_in_bytes": ("memory.limit_in_bytes",),
 }
 
 
 class Node(NamedTuple):
-    """A node of memory, in blocks of 2 MB."""
+    """A NUMA node, with sizes in blocks of 2 MB."""
 
     number: int
-    free_blocks: int  # that can be had without reclaim
+    free_blocks: int  # This many blocks can be allocated without reclaim.
     all_blocks: int
 
 
 class Zone(NamedTuple):
-    """A zone of a node, in pages."""
+    """A memory zone of a node, with sizes in pages."""
 
     node: int
     first: int  # page frame
@@ -38,11 +38,11 @@ class Zone(NamedTuple):
     managed: int
     free: int
     high: int  # watermark
-    blocks: int  # free ones of 2 MB
+    blocks: int  # The number of free blocks of 2 MB.
 
 
 def read_zones(tree: Tree) -> list[Zone]:
-    """Return the zones of a host; empty where the kernel does not tell."""
+    """Return the memory zones of a host; empty if the kernel's files are unreadable."""
     try:
         zoneinfo, buddyinfo = tree.read(ZONEINFO), tree.read(BUDDYINFO)
     except Error:
@@ -59,7 +59,8 @@ def read_zones(tree: Tree) -> list[Zone]:
     for number, head in enumerate(parts):
         figures: dict[str, int] = {}
         for name, value in FIGURE.findall(zoneinfo, head.end(), ends[number]):
-            figures.setdefault(name.rstrip(":"), int(value))  # those of a CPU's list come later
+            # Lines of per-CPU lists follow, and have the same names.
+            figures.setdefault(name.rstrip(":"), int(value))
         found.append(
             Zone(
                 int(head[1]), figures.get("start_pfn", 0), figures.get("spanned", 0),
@@ -71,7 +72,7 @@ def read_zones(tree: Tree) -> list[Zone]:
 
 
 def node_of(zones: list[Zone], frame: int) -> Node | None:
-    """Return the node that a page frame is on; None if no zone has it."""
+    """Return the node that a page frame belongs to; None if no zone contains it."""
     number = next(
         (each.node for each in zones if each.first <= frame < each.first + each.spanned), None
     )
@@ -86,7 +87,7 @@ def node_of(zones: list[Zone], frame: int) -> Node | None:
 
 
 def limited_folders(tree: Tree, pid: int) -> list[str]:
-    """Return the folders of the cgroups that bound the memory of a process, the nearest first."""
+    """Return the cgroup directories that limit the memory of a process, the nearest first."""
     try:
         name = PurePosixPath(Charged(tree).name(pid))
         names = [str(each) for each in (name, *name.parents)]
@@ -97,7 +98,7 @@ def limited_folders(tree: Tree, pid: int) -> list[str]:
 
 
 def room_in(tree: Tree, folder: str) -> int | None:
-    """Return how many bytes a cgroup may still be charged for, None without a limit."""
+    """Return how many bytes a cgroup may still be charged, None without a limit."""
     for current, limits in LIMITS.items():
         try:
             used = int(tree.read(f"{folder}/{current}"))

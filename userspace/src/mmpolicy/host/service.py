@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A service as systemd has it: whether it is being changed, and marks by which a change shows.
+"""Ask systemd whether a service is being changed, and detect that it was restarted or reloaded.
 
-Where systemd does not answer, as in a container, nothing is known and nothing stands against a
-change.
+If systemd does not answer, as in a container, a change of the service's policy is permitted.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-SETTLED_S = 30.0  # a main process that is younger may still be filling its memory
-LOOK_S = 5.0  # between two questions to systemd
+SETTLED_S = 30.0  # A main process that is younger than this may still be filling its memory.
+LOOK_S = 5.0  # The interval between two queries of systemd.
 STEADY = ("active", "inactive", "failed")  # states between two jobs
-# A change of one of these is a restart, a reload, or a main process that was replaced.
+# These properties change with a restart, a reload or a new main process.
 MARKS = ("InvocationID", "MainPID", "StateChangeTimestampMonotonic")
 DEPENDANTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "WantedBy")
 STATE = ("Id", "ActiveState", "SubState", "Job", "ExecMainStartTimestampMonotonic")
@@ -24,7 +23,7 @@ Show = Callable[[Sequence[str]], str]
 
 
 def show_units(words: Sequence[str]) -> str:
-    """Return the output of `systemctl show`; empty where systemd does not answer."""
+    """Return the output of `systemctl show`; empty if systemd does not answer."""
     import subprocess
 
     try:
@@ -37,7 +36,7 @@ def show_units(words: Sequence[str]) -> str:
 
 
 def _properties(show: Show, names: Sequence[str], units: Sequence[str]) -> list[dict[str, str]]:
-    """Return the properties of units; systemctl has an empty line between two of them."""
+    """Return the properties of units, which systemctl separates by an empty line."""
     text = show([*(f"--property={name}" for name in names), "--", *units])
     parts = (part.splitlines() for part in text.strip().split("\n\n"))
     found = ({line.partition("=")[0]: line.partition("=")[2] for line in part} for part in parts)
@@ -46,7 +45,7 @@ def _properties(show: Show, names: Sequence[str], units: Sequence[str]) -> list[
 
 @dataclass(frozen=True)
 class Service:
-    """What systemd says of a unit at one moment."""
+    """The properties of a unit at one moment."""
 
     unit: str
     found: dict[str, str]
@@ -59,15 +58,15 @@ class Service:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Return what differs after a restart, a reload or a change of the main process."""
+        """Return the properties that change with a restart, a reload or a new main process."""
         return tuple(self.found.get(name, "") for name in MARKS)
 
     def dependants(self) -> list[str]:
-        """Return the units that are there because of it, or that need it."""
+        """Return the units that require this one or are bound to it."""
         return [unit for name in DEPENDANTS for unit in self.found.get(name, "").split()]
 
     def changing(self) -> str:
-        """Return how it is being changed just now, in words; empty if it is not."""
+        """Return in words how the service is being changed now; empty if it is not."""
         state, job = self.found.get("ActiveState", STEADY[0]), self.found.get("Job", "")
         if state not in STEADY:
             return f"{self.unit} is {state}"
@@ -77,7 +76,7 @@ class Service:
 
 
 def unsteady(show: Show, unit: str) -> Iterator[str]:
-    """Yield why a service must not be changed now: in the midst of a deploy, or ill."""
+    """Yield each reason against changing a service now: a deployment, or a failure."""
     service = Service.ask(show, unit)
     if why := service.changing():
         yield why
@@ -89,7 +88,7 @@ def unsteady(show: Show, unit: str) -> Iterator[str]:
 
 
 def failed_dependants(show: Show, service: Service) -> Iterator[str]:
-    """Yield each unit that depends on a service and has failed."""
+    """Yield each failed unit that depends on the service."""
     units = service.dependants()
     for found in _properties(show, STATE, units) if units else ():
         if found.get("ActiveState") == "failed":
@@ -97,7 +96,7 @@ def failed_dependants(show: Show, service: Service) -> Iterator[str]:
 
 
 class Watch:
-    """Tells when a service is no longer the one that it was at the beginning of a run."""
+    """Detects that a service was restarted or reloaded during a run."""
 
     def __init__(self, show: Show, clock: Callable[[], float], unit: str) -> None:
         self._show, self._clock, self._unit = show, clock, unit
@@ -110,12 +109,12 @@ class Watch:
             return ""
         self._due = self._clock() + LOOK_S
         now = Service.ask(self._show, self._unit)
-        if not now.found:  # systemd itself may be restarting
+        if not now.found:  # No answer may mean that systemd is being restarted.
             return ""
         return now.changing() or self._changed(now) or next(failed_dependants(self._show, now), "")
 
     def _changed(self, now: Service) -> str:
-        """Return the change since the beginning, in words."""
+        """Return in words how the service changed since the beginning."""
         words = ("was started anew", "has another main process", "was reloaded, or changed state")
         for old, new, text in zip(self._first.marks, now.marks, words):
             if old != new:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Signals that end a command: noted, so that it can end at a moment of its own choice."""
+"""Record signals that would end the command, so that it ends at a safe moment."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from mmpolicy.errors import Error
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHELL = 128  # a shell adds this to the number of a signal, for the exit code
+SHELL = 128  # A shell adds this to a signal number to form the exit code.
 
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
-    """Note signals in a list instead of dying of them; ignored ones, as by nohup, stay ignored."""
+    """Record signals in a list instead of dying; signals ignored by nohup remain ignored."""
     caught: list[int] = []
 
     def note(number: int, _frame: object) -> None:
@@ -31,6 +31,6 @@ def noted() -> Iterator[list[int]]:
 
 
 def interrupted(number: int) -> Error:
-    """Return the error of a command that a signal has ended."""
+    """Return the error for a command that a signal has ended."""
     name = signal.Signals(number).name
     return Error(f"interrupted by {name}", SHELL + number, "give the command again")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a dry run tells of a write."""
+"""One write of a dry run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Step(NamedTuple):
-    """A write that a dry run leaves out: the current and the new value."""
+    """A write that a dry run only reports, with the current and the new value."""
 
     path: str
     value: str

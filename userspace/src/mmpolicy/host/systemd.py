@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The units that systemd knows, by its files, and the cgroups of those that run.
+"""Read systemd's unit files, and find the cgroups of running units.
 
-systemd.unit(5) has the rules: a template `worker@.service` has instances `worker@NAME.service`, a
-link to another unit's file is an alias of that unit, and a cgroup whose name could be taken for a
-file of the kernel has an underscore before it.
+systemd.unit(5) has the rules: a template `worker@.service` has instances `worker@NAME.service`,
+and a link to another unit's file is an alias of that unit. systemd puts an underscore in front of
+a cgroup's name that could be mistaken for a file of the kernel.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cached_property
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
-# Where unit files are, those that win first; `systemd-analyze unit-paths` prints the list.
+# The unit directories in order of precedence, as `systemd-analyze unit-paths` prints them.
 FOLDERS = (
     "/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient",
     "/run/systemd/generator.early", "/etc/systemd/system", "/run/systemd/system",
@@ -29,12 +29,13 @@ USER_FOLDERS = (
     "/etc/systemd/user", "/run/systemd/user", "/usr/local/lib/systemd/user",
     "/usr/lib/systemd/user",
 )  # fmt: skip
-HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")  # a cgroup of no user's or container's manager
+# The path of a cgroup that the host's systemd manages, not a user's or a container's.
+HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")
 THP_SETTING = re.compile(r"^MemoryTHP=(\w*)\s*$", re.MULTILINE)
 KINDS = re.compile(r".+\.(service|slice|scope)")
 INSTANCE = re.compile(r"([^@]+@)([^/]+)(\.[a-z]+)")
-MOST_LINKS = 8  # from an alias to its unit
-# Names that a cgroup may not have, as the kernel has files of these names (cgroup-util.c).
+MOST_LINKS = 8  # The longest chain of links from an alias to its unit.
+# The kernel has files of these names, so a cgroup may not have them (cgroup-util.c).
 TAKEN = re.compile(r"(?:[_.].*|notify_on_release|release_agent|tasks|cgroup\..*)")
 CONTROLLERS = (
     "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids", "hugetlb", "misc",
@@ -43,32 +44,32 @@ CONTROLLERS = (
 
 
 def is_template(unit: str) -> bool:
-    """Tell if a name is that of a template, which does not run itself."""
+    """Return whether a name is that of a template, which itself does not run."""
     return "@." in unit
 
 
 def template_of(unit: str) -> str:
-    """Return the template of an instance, empty for any other unit."""
+    """Return the template of an instance, empty for another unit."""
     found = INSTANCE.fullmatch(unit)
     return f"{found[1]}{found[3]}" if found else ""
 
 
 def cgroup_name(unit: str) -> str:
-    """Return what systemd calls the cgroup of a unit."""
+    """Return the name that systemd gives the cgroup of a unit."""
     taken = TAKEN.fullmatch(unit) or unit.partition(".")[0] in CONTROLLERS
     return f"_{unit}" if taken else unit
 
 
 def unit_of(cgroup: str) -> str:
-    """Return the service that a cgroup is of, or lies below; empty without one."""
+    """Return the service whose cgroup this is or contains this one, empty without one."""
     parts = reversed(cgroup.split("/"))
     return next((part for part in parts if part.endswith(".service")), "")
 
 
 def memory_thp(tree: Tree, unit: str) -> str:
-    """Return MemoryTHP= of the files of a service, which came with systemd 260; empty without it.
+    """Return MemoryTHP= of a service (systemd 260 and later); empty without it.
 
-    A service that runs may have been started with an older setting.
+    A running service may have been started with an older setting.
     """
     if not unit:
         return ""
@@ -77,7 +78,7 @@ def memory_thp(tree: Tree, unit: str) -> str:
 
 
 def _texts_of(tree: Tree, unit: str) -> Iterator[str]:
-    """Yield the unit file and its drop-ins, in the order in which systemd reads them."""
+    """Yield the texts of the unit file and its drop-ins, in the order that systemd reads them."""
     names = [name for name in (unit, template_of(unit)) if name]
     whole = (f"{folder}/{name}" for name in names for folder in FOLDERS)
     drop_ins = dict[str, str]()
@@ -87,25 +88,25 @@ def _texts_of(tree: Tree, unit: str) -> Iterator[str]:
                 drop_ins |= {file: f"{folder}/{file}" for file in tree.names(folder)}
     main = next(filter(tree.exists, whole), "")
     for path in filter(None, [main, *(drop_ins[file] for file in sorted(drop_ins))]):
-        with suppress(Error):  # it may be no file, or has just gone
+        with suppress(Error):  # The path may be no file, or may have been removed.
             yield tree.read(path)
 
 
 class Units:
-    """The units of a host; files and cgroups are read once, when they are asked for."""
+    """The units of a host; unit files and cgroups are read once, when needed."""
 
     def __init__(self, tree: Tree, paths: Callable[[], Mapping[str, str]]) -> None:
         self.tree = tree
-        self._paths = paths  # of all cgroups by id
+        self._paths = paths  # Returns the paths of all cgroups by id.
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Return the names of all unit files; of a link, with the name of the file it leads to."""
+        """Return the names of all unit files; for a link, with the name of its target."""
         return dict(self._files(FOLDERS))
 
     @cached_property
     def user_files(self) -> set[str]:
-        """Return the units of the managers of users, which read no drop-in of the system."""
+        """Return the units of user managers, which ignore the system's drop-ins."""
         return set(dict(self._files(USER_FOLDERS))) - set(self.files)
 
     def _files(self, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -117,11 +118,11 @@ class Units:
 
     @cached_property
     def _cgroups(self) -> dict[str, list[int]]:
-        """Return the ids of the host's own cgroups by their last name."""
+        """Return the ids of the host's unit cgroups, by the last component of their path."""
         found = defaultdict[str, list[int]](list)
         try:
             paths = self._paths()
-        except Error:  # no hierarchy in which anything could be bound
+        except Error:  # No cgroup hierarchy is mounted that a policy could be bound in.
             return found
         for number, path in paths.items():
             if HOSTS_OWN.fullmatch(path):
@@ -129,7 +130,7 @@ class Units:
         return found
 
     def primary(self, unit: str) -> str:
-        """Return the unit that a name means, which is another one if the name is an alias."""
+        """Return the unit that a name refers to, which may be an alias."""
         for _ in range(MOST_LINKS):
             file = unit if unit in self.files else template_of(unit)
             target = self.files.get(file, "")
@@ -140,7 +141,7 @@ class Units:
         return unit
 
     def running(self, unit: str) -> dict[str, int]:
-        """Return the ids of the cgroups of a unit, or of all instances of a template, by unit."""
+        """Return the ids of the cgroups of a unit or of all instances of a template, by unit."""
         if not is_template(unit):
             found = self._cgroups.get(cgroup_name(unit))
             return {unit: found[0]} if found else {}
@@ -151,13 +152,13 @@ class Units:
         }
 
     def knows(self, unit: str) -> bool:
-        """Tell if a unit can start or runs; where no file of any unit can be seen, all can."""
+        """Return whether a unit exists or runs; true if no unit files are readable."""
         return not self.files or bool(
             {unit, template_of(unit)} & set(self.files) or self.running(unit)
         )
 
     def close(self, unit: str) -> str:
-        """Return the known unit whose name is most like this one, empty if none is."""
+        """Return the known unit with the most similar name, empty if none is similar."""
         stem, _, kind = (template_of(unit) or unit).rpartition(".")
         instances = {template_of(name) for name in self._cgroups} - {""}
         known = [*self.files, *instances, *filter(KINDS.fullmatch, self._cgroups)]
@@ -185,7 +186,7 @@ def unknown_unit(units: Units, unit: str) -> Error:
 
 
 def missing_unit(units: Units, given: str) -> Error | None:
-    """Return why a unit has no cgroup: it is stopped, or wrong; nothing if this is no unit."""
+    """Return why a unit has no cgroup: it is stopped or unknown; None if this is no unit's name."""
     unit = given if KINDS.fullmatch(given) else f"{given}.service"
     if not given or "/" in given or not units.files:
         return None

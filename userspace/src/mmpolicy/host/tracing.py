@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What the tracepoints of the module tell: decisions for a process, and of a program in BPF."""
+"""Record the module's tracepoints: decisions for a process, and those of a BPF program."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ LINE = re.compile(
     r": mmpolicy_anon_(order|shadow): addr=([0-9a-f]+) site=(\w+) order=(\d+) reason=(\w+)"
 )
 LOST = re.compile(r"entries-in-buffer/entries-written: (\d+)/(\d+)")
-# Of programs in BPF, as they come.
+# A line of the trace that a BPF program's policy causes.
 TOLD = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\] .*: mmpolicy_bpf_(\w+): policy=\S+ (.*)")
 LOST_JUST_NOW = re.compile(r"CPU:\d+ \[LOST (\d+) EVENTS\]")
 QUESTION = "question"
 
 
 class Decision(NamedTuple):
-    """What was wanted for one fault, and why."""
+    """The policy's decision for one page fault, with the reason."""
 
-    shadow: bool  # of the policy that is not obeyed
+    shadow: bool  # True if the decision is by the shadow policy, which is not obeyed.
     address: int
     order: int
     reason: str
 
 
 class Recorded(NamedTuple):
-    """What was seen in some time."""
+    """The decisions that were recorded in a period."""
 
     decisions: list[Decision]
     lost: int
 
 
 class Told(NamedTuple):
-    """A question to a program with its answer, or a question by it."""
+    """A call of a BPF program with its result, or a call by the program."""
 
     task: str
     pid: int
@@ -63,7 +63,7 @@ def record(tree: Tree, pid: int, wait: Callable[[], None]) -> Recorded:
 
 
 def follow(tree: Tree, policy: str) -> Generator[Told | int, None, None]:
-    """Yield questions to the program of a policy, its own, its answers; or how many were lost."""
+    """Yield the calls of a policy's BPF program and by it; a number is how many were lost."""
     with _instance(tree):
         events = _events(tree, "bpf")
         for name in events:
@@ -104,7 +104,7 @@ def _enabled(tree: Tree, events: list[str]) -> Iterator[None]:
 
 
 def parse(text: str) -> Recorded:
-    """Return the decisions of a trace. In an empty PMD there is a second one for the fault."""
+    """Return the decisions in a trace. A fault in an empty page middle directory causes two."""
     decisions = [
         Decision(kind == "shadow", int(address, 16), int(order), reason)
         for kind, address, site, order, reason in LINE.findall(text)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What a kernel is like that need not run: its image, types and symbols."""
+"""Examine a kernel that is not running: its image, types and symbols."""

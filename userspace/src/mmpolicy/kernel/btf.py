@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The types of a kernel, by its section .BTF; what module/provider/prototype.c does in it."""
+"""Read the types of a kernel from its section .BTF, as module/provider/prototype.c does."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from mmpolicy.kernel.unpack import NotReadableError
 MAGIC, VERSION = 0xEB9F, 1
 (INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR,
  DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)  # fmt: skip
-ONCE = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}  # bytes behind the header of a type
+# The number of bytes that follow the header of a type, by kind.
+ONCE = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}
 EACH = {STRUCT: 12, UNION: 12, ENUM: 8, PROTO: 8, DATASEC: 12, ENUM64: 12}  # of each member
 AFTER = {PTR: "*", CONST: " const", VOLATILE: " volatile", RESTRICT: " restrict"}
 DEEPEST = 8
 
 
 class Btf:
-    """All types, by their number."""
+    """All types of a kernel, by their number."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) < 24:
@@ -33,7 +34,7 @@ class Btf:
         self._types = self._number(head + types, head + types + length)
 
     def _number(self, at: int, end: int) -> list[tuple[int, int, int, int, int]]:
-        """Return name, kind, number of members, size or type, and place of each; 0 is void."""
+        """Return name, kind, member count, size or type, and offset of each type; 0 is void."""
         found = [(0, 0, 0, 0, 0)]
         if max(end, self._end) > len(self._data):
             raise NotReadableError("its BTF ends early")
@@ -61,7 +62,7 @@ class Btf:
         return numbers
 
     def text(self, number: int) -> str:
-        """Return a type as in C, from the inside to the outside: "char const*"."""
+        """Return a type in C syntax with qualifiers behind it, such as "char const*"."""
         parts: list[str] = []
         while 0 < number < len(self._types) and self._types[number][1] in AFTER:
             if len(parts) == DEEPEST:
@@ -74,7 +75,7 @@ class Btf:
         return inside + "".join(reversed(parts))
 
     def prototype(self, function: str) -> str | None:
-        """Return "result(argument, argument)", None if there is no such function."""
+        """Return "result(argument, argument)", None if the function does not exist."""
         number = self._found.get((FUNC, function))
         if number is None:
             return None
@@ -85,12 +86,12 @@ class Btf:
         return f"{self.text(result)}({', '.join(self.text(each) for each in given)})"
 
     def members(self, structure: str) -> dict[str, tuple[str, int]] | None:
-        """Return type and place, in bits, of each member; None without such a structure."""
+        """Return type and bit offset of each member; None if the structure does not exist."""
         number = self._found.get((STRUCT, structure))
         return None if number is None else dict(self._members(number, 0))
 
     def _members(self, number: int, before: int) -> list[tuple[str, tuple[str, int]]]:
-        """Also those of structures without a name in it, as C has them."""
+        """Return the members, including those of unnamed structures inside."""
         _, _, count, _, at = self._types[number]
         flagged = struct.unpack_from("<I", self._data, at - 8)[0] >> 31
         found: list[tuple[str, tuple[str, int]]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Which points a kernel would have that does not run: as module/provider/find.c, on an image."""
+"""Find which points a kernel image would support, by the checks of module/provider/find.c."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from mmpolicy.kernel.needs import Need, One
 from mmpolicy.kernel.symbols import symbols
 from mmpolicy.kernel.unpack import NotReadableError
 
-BY_BUILD = "anon_order"  # also depends on the machine code (module/provider/fingerprint.c)
+# This point also depends on the machine code (module/provider/fingerprint.c).
+BY_BUILD = "anon_order"
 HOOKS = "mm_policy_register"
-WITHOUT = {  # symbols that the module is linked to, where it is not a stub
+WITHOUT = {  # The module is linked to these symbols, unless it is the stub.
     "register_ftrace_direct": "needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
     "register_kprobe": "needs CONFIG_KPROBES",
 }
-DIRECT = "ftrace_ops", "direct_call"  # from 6.4 on, where register_ftrace_direct() takes the former
+# From Linux 6.4 on, register_ftrace_direct() takes a struct ftrace_ops.
+DIRECT = "ftrace_ops", "direct_call"
 REAL_TIME = b"PREEMPT_RT"
 
 
 class Fit(NamedTuple):
-    """Whether a point is available, and the reasons against it."""
+    """Whether a point would be available on a kernel, and the reasons why not."""
 
     point: str
     status: str  # tested, fits, lacks
@@ -31,7 +33,7 @@ class Fit(NamedTuple):
 
 
 class Kernel:
-    """Functions, variables and structures of a kernel: of an image, or of the one that runs."""
+    """The functions, variables and structures of a kernel, from an image or the running one."""
 
     def __init__(self, release: str, banner: bytes, names: Container[str], btf: bytes) -> None:
         self.release = release
@@ -41,12 +43,12 @@ class Kernel:
         self.btf = Btf(btf) if btf else None
 
     def has(self, name: str) -> bool:
-        """Tell if a function or a variable is there under that name, and no other is."""
+        """Return whether exactly one function or variable has this name."""
         return name in self._symbols
 
 
 class Point:
-    """The needs of one point, looked up in their order."""
+    """The requirements of one point, checked in order."""
 
     def __init__(self, kernel: Kernel, btf: Btf) -> None:
         self.kernel, self.btf = kernel, btf
@@ -54,7 +56,7 @@ class Point:
         self.reasons: list[str] = []
 
     def look(self, need: Need) -> None:
-        """Take the first that is there as we know it, or note why there is none."""
+        """Choose the first alternative that has the expected type, or record why none does."""
         if not (self.ways >= need.when and self.ways.isdisjoint(need.unless)):
             return
         taken = next((one for one in need.ones if self._is_there(need, one)), None)
@@ -101,7 +103,7 @@ def _all_points(needs: Iterable[Need]) -> list[str]:
 
 
 def _ruled_out(kernel: Kernel) -> str:
-    """Return what rules out all points, empty if nothing does."""
+    """Return why this kernel supports no point at all, empty if nothing is against it."""
     if kernel.real_time:
         return "kernels with PREEMPT_RT are not supported"
     if kernel.hooks:
@@ -117,7 +119,7 @@ def _ruled_out(kernel: Kernel) -> str:
 
 
 def fit(kernel: Kernel, needs: list[Need], tested: set[str]) -> list[Fit]:
-    """Return what each point would be on a kernel."""
+    """Return for each point whether a kernel supports it."""
     points, out = _all_points(needs), _ruled_out(kernel)
     if out:
         return [Fit(point, "lacks", (out,)) for point in points]
@@ -145,7 +147,7 @@ def kernel_of(data: bytes) -> Kernel:
 
 
 class Listed:
-    """The names in /proc/kallsyms, of which few are asked for. Those of modules do not count."""
+    """The symbols in /proc/kallsyms without those of modules, searched on demand."""
 
     def __init__(self, lines: bytes) -> None:
         self._lines = lines
@@ -155,7 +157,7 @@ class Listed:
 
 
 def running_kernel(release: str, banner: bytes, kallsyms: bytes, btf: bytes) -> Kernel:
-    """Return the kernel that runs, by its files in /proc and /sys."""
+    """Return the running kernel, from its files in /proc and /sys."""
     if not kallsyms:
         raise NotReadableError("/proc/kallsyms is not readable")
     return Kernel(release, banner, Listed(kallsyms), btf)

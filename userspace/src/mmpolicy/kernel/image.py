@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The image of a kernel: a vmlinuz, an ELF file, or a Debian package with one of them."""
+"""Unpack a kernel image: a vmlinuz, an ELF file, or a Debian package with one of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from pathlib import PurePath
 
 from mmpolicy.kernel.unpack import NotReadableError, unpacked
 
-ELF = b"\x7fELF\x02\x01"  # 64 bits, the lowest byte first
+ELF = b"\x7fELF\x02\x01"  # The beginning of an ELF file of 64 bits, little-endian.
 AR = b"!<arch>\n"
 BZIMAGE = b"HdrS"
 BANNER = re.compile(rb"Linux version (\S+) [^\n]*")
-LEAST_PROTOCOL = 0x0208  # of the boot protocol: from this on a header says where the kernel is
+# From this boot protocol on, the header has the offset of the compressed kernel.
+LEAST_PROTOCOL = 0x0208
 
 
 def _packed_kernel(data: bytes) -> bytes:
-    """Return the ELF file in a vmlinuz of x86, by Documentation/arch/x86/boot.rst."""
+    """Return the ELF file in an x86 vmlinuz, as Documentation/arch/x86/boot.rst defines it."""
     if data[0x202:0x206] != BZIMAGE or struct.unpack_from("<H", data, 0x206)[0] < LEAST_PROTOCOL:
         raise NotReadableError("it is no kernel of x86, no vmlinux and no Debian package")
     offset, length = struct.unpack_from("<II", data, 0x248)
@@ -33,7 +34,7 @@ def _packed_kernel(data: bytes) -> bytes:
 
 
 def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Walk through the files of an ar archive, which a Debian package is."""
+    """Yield name and content of each file in an ar archive, such as a Debian package."""
     at = len(AR)
     while at + 60 <= len(archive):
         name, size = archive[at : at + 16], archive[at + 48 : at + 58]
@@ -46,7 +47,7 @@ def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def kernel_of_package(package: bytes) -> bytes:
-    """Return the file vmlinuz-VERSION of a Debian package."""
+    """Return the file vmlinuz-VERSION in a Debian package."""
     for name, data in _members(package):
         if not name.startswith("data.tar"):
             continue
@@ -63,7 +64,7 @@ def kernel_of_package(package: bytes) -> bytes:
 
 
 class Image:
-    """The ELF file of a kernel, as it is before it runs."""
+    """The ELF file of a kernel."""
 
     def __init__(self, data: bytes) -> None:
         if data.startswith(AR):
@@ -76,13 +77,13 @@ class Image:
 
     @cached_property
     def release(self) -> str:
-        """Return the release, such as 6.12.117+deb12-amd64, empty if the image does not say."""
+        """Return the release, such as 6.12.117+deb12-amd64, empty if the image has none."""
         found = BANNER.search(self.data)
         return found[1].decode(errors="replace") if found else ""
 
     @cached_property
     def banner(self) -> bytes:
-        """Return the line that the kernel begins its log with."""
+        """Return the version line that the kernel logs first."""
         found = BANNER.search(self.data)
         return found[0] if found else b""
 
@@ -102,7 +103,7 @@ class Image:
             raise NotReadableError(f"its ELF header is damaged: {err}") from err
 
     def section(self, name: str) -> bytes:
-        """Return a section by name, empty if there is none."""
+        """Return the content of a section, empty if it does not exist."""
         begin, length = self._sections.get(name, (0, 0))
         found = self.data[begin : begin + length]
         if len(found) != length:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Requirements of the module: its own list, needs.h, and builds that it was tried on, tested.h."""
+"""Read the module's requirements (needs.h) and the tested kernel builds (tested.h)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TOKEN = re.compile(r'\s*(?:"([^"]*)"|(\w+|[(){},]))')
 ROW = re.compile(r"^MMP_(HOOK|CALL|VARIABLE|MEMBER|NOTHING)(?=\()", re.MULTILINE)
 TESTED = re.compile(r"\{\s*0x[0-9a-f]{16},\s*\"([^\"]+)\"\s*\}")
 NEVER: frozenset[str] = frozenset()
-QUOTE = '"'  # before a string, to tell it from a word
+QUOTE = '"'  # This mark precedes a string, to distinguish it from a word.
 
 
 class One(NamedTuple):
-    """A thing that would do, and which way of the kernel follows from having it, if one does."""
+    """One alternative that meets a requirement, and the kernel variant that it implies."""
 
     name: str
-    kind: str  # the prototype of a function, the type of a member
+    kind: str  # The prototype of a function, or the type of a member.
     follows: frozenset[str]
 
 
 class Need(NamedTuple):
-    """A requirement: one of its names must exist, in kernels with or without other functions."""
+    """A requirement: one of its names must exist, if the kernel has or lacks some functions."""
 
     row: str
     point: str
@@ -36,7 +36,7 @@ class Need(NamedTuple):
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """Walk through a row, up to the parenthesis that ends it."""
+    """Yield the tokens of a row, up to the closing parenthesis."""
     at = depth = 0
     while found := TOKEN.match(text, at):
         at = found.end()
@@ -48,7 +48,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _ones(tokens: Sequence[str]) -> Iterator[One]:
-    """Return what stands in braces: strings, and what follows from taking it."""
+    """Yield the alternatives in braces: each has strings and the variant that it implies."""
     for inside in re.findall(r"\{([^{}]*)\}", "\0".join(tokens)):
         words = [word for word in inside.split("\0") if word not in ("", ",")]
         strings = [word[1:] for word in words if word.startswith(QUOTE)]
@@ -74,10 +74,10 @@ def read_needs(text: str) -> list[Need]:
 
 
 def needs() -> list[Need]:
-    """Return the requirements of the module of this version."""
+    """Return the requirements of this version's module."""
     return read_needs((files(__package__) / "needs.h").read_text())
 
 
 def tried() -> set[str]:
-    """Return the releases that the point anon_order was tried on."""
+    """Return the kernel releases on which the point anon_order was tested."""
     return set(TESTED.findall((files(__package__) / "tested.h").read_text()))

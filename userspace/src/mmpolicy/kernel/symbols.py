@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The names in a kernel, by the tables of kallsyms in its image (scripts/kallsyms.c).
+"""Find the symbol names of a kernel in the kallsyms tables of its image (scripts/kallsyms.c).
 
-Nothing in the image says where the tables are. But they follow each other, and one of them holds
-the digits as they are: numbers, names, marks, tokens, places of tokens.
+The image does not say where the tables are. But they are adjacent, and one of them contains the
+digits as text: the order is numbers, names, marks, tokens, and the tokens' offsets.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from mmpolicy.kernel.unpack import NotReadableError
 
 DIGITS = b"".join(b"%d\0" % digit for digit in range(10))
-TOKENS, GROUP = 256, 256  # tokens; symbols for each mark
-ALIGNED = 4  # bytes, or twice as many: of the tables
-LONGEST = 1 << 15  # bytes: of the names behind the last mark
+TOKENS, GROUP = 256, 256  # The number of tokens, and of symbols between two marks.
+ALIGNED = 4  # The tables are aligned to this many bytes, or to twice as many.
+LONGEST = 1 << 15  # The most bytes that names can take after the last mark.
 
 
 def _places(data: bytes, at: int, digits: int) -> tuple[int, ...]:
-    """Return where the tokens are in their table, if these places are there; else nothing."""
+    """Return the offsets of the tokens, if the table is at this place; else an empty tuple."""
     if at + 2 * TOKENS > len(data):
         return ()
     found = struct.unpack_from(f"<{TOKENS}H", data, at)
@@ -46,7 +46,7 @@ def _tokens(data: bytes) -> tuple[int, list[bytes]] | None:
 
 
 def _marks(data: bytes, end: int) -> list[int]:
-    """Return the marks, which end there or a number before: where each group of names begins."""
+    """Return the marks, the offset of each group of names, whose table ends near `end`."""
     for last in (end, end - 4):
         found: list[int] = []
         at = last - 4
@@ -62,9 +62,9 @@ def _marks(data: bytes, end: int) -> list[int]:
 
 
 def _names(data: bytes, at: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of so many names, or of those up to the end of the data.
+    """Yield begin and end of each name, until the number or the end of the data is reached.
 
-    A long one has two bytes of length.
+    The length of a long name takes two bytes.
     """
     for _ in range(number):
         head = data[at : at + 2]
@@ -76,7 +76,7 @@ def _names(data: bytes, at: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
-    """Return where the names begin, and how many there are, by the number in front of them."""
+    """Return where the names begin and how many there are, by the count that precedes them."""
     highest = table - 4 * len(marks) - marks[-1]
     for begin in range(highest - highest % ALIGNED, max(highest - LONGEST, ALIGNED), -ALIGNED):
         numbers = struct.unpack_from("<II", data, begin - 2 * ALIGNED)
@@ -91,13 +91,13 @@ def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
 
 
 def symbols(data: bytes) -> frozenset[str]:
-    """Return the names in a kernel that only one thing has; /proc/kallsyms has all."""
+    """Return the symbols that are unique in a kernel; /proc/kallsyms lists all."""
     found = _tokens(data)
     marks = _marks(data, found[0]) if found else []
     place = _begin(data, found[0], marks) if found and marks else None
     if not found or not place:
         raise NotReadableError("it has no list of its symbols that we know")
     texts = (b"".join([found[1][each] for each in data[x:y]]) for x, y in _names(data, *place))
-    # The first letter of each is its kind.
+    # The first letter of each text is the symbol's type.
     names = Counter(text[1:].decode(errors="replace") for text in texts)
     return frozenset(name for name, times in names.items() if times == 1)

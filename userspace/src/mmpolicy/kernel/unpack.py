@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What kernels and packages are compressed with."""
+"""Decompress kernels and packages."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import zlib
 from collections.abc import Callable
 from ctypes.util import find_library
 
-MOST = 1 << 30  # bytes: no kernel and no package of one is that large
+MOST = 1 << 30  # The most bytes that a decompressed kernel or package may have.
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class NotReadableError(ValueError):
-    """Why data is malformed; the caller adds the name of the file."""
+    """The reason why data is malformed; the caller adds the file's name."""
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Unpack one frame, which may not know its own size, so the caller says it."""
+    """Decompress one zstd frame; the caller gives the size, as the frame may lack it."""
     try:
         lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
     except OSError as err:
