@@ -58,7 +58,7 @@ def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
 
 
 def _of_redis(name: str, of_the_system: bool) -> Allocator:
-    """Return the allocator of redis; activedefrag needs the jemalloc bundled with redis."""
+    """Return the settings for Redis; its active defragmentation needs the bundled jemalloc."""
     purge = f"{name}-cli MEMORY PURGE"
     if of_the_system:
         more = "if that frees little, restart it, as activedefrag needs a jemalloc of its own"

@@ -11,7 +11,7 @@ from typing import Any
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory.folios import PAGE, Area, totals
 
-# The words of docs/policies/anon_order.md; other reasons are shown by name.
+# The descriptions in docs/policies/anon_order.md; other reasons are shown by their name.
 WORDS = {
     "cap": "it is the limit of the policy",
     "dense_neighbour": "memory nearby was used in full",

@@ -39,17 +39,21 @@ from mmpolicy.memory.trim import LOCKED, cause_of, check_possible
 LINES = 5
 LEAST_PERCENT = 1.0  # of a CPU
 LONGEST_FAULT_NS = 1e5  # for a page of 4 kB, even in an emulated guest
-LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05  # empty memory worth a change: size, and share of a service
-MOST = 0.5  # share of the waste with one cause, which then decides on the remedy
-EVEN = 0.15  # share of the memory: below it, each folio may have too little empty to be split
+# Empty memory of at least this size and this share of a service justifies a change.
+LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
+MOST = 0.5  # A cause of more than this share of the waste decides on the remedy.
+# Below this share of empty memory, each folio may contain too little of it to be split.
+EVEN = 0.15
 STALLS = 5.0  # direct compactions a second
-OWN_SIZES = ("16 kB", "32 kB", "64 kB")  # if one size does not fit into a gap, a smaller one may
+# Several sizes are enabled, as a smaller one may fit where a larger one does not.
+OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
-CLEARING = 0.2  # share of a process's faults that may be huge pages of the host
+# From this share of a process's faults on, faults of huge pages explain its kernel time.
+CLEARING = 0.2
 SMALLER = "restart it, with smaller folios"
 GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
-LARGE_KIB = 256 << 10  # of a service: from this size on, users ask about its memory
+LARGE_KIB = 256 << 10  # A service with more memory than this is shown, as users ask about it.
 
 
 class Finding(NamedTuple):
@@ -59,7 +63,7 @@ class Finding(NamedTuple):
     what: str
     commands: tuple[str, ...] = ()
     price: str = ""
-    next_step: str = ""  # words for a human, if no command does it
+    next_step: str = ""  # The next step in words, if no command does it.
     cpu_percent: float = 0.0
     mib: float = 0.0
     worth: bool = True
@@ -78,8 +82,8 @@ class Module(NamedTuple):
     """Whether this host can have the module, and the step to load it."""
 
     possible: bool
-    commands: tuple[str, ...] = ()  # load it; none if it is loaded
-    next_step: str = ""  # words, if no command loads it
+    commands: tuple[str, ...] = ()  # The commands that load the module; empty if it is loaded.
+    next_step: str = ""  # The next step in words, if no command loads the module.
 
 
 @dataclass
@@ -88,8 +92,8 @@ class Evidence:
 
     tree: Tree
     survey: Survey
-    rates: Mapping[str, float]  # events of the host a second
-    made: Mapping[int, float]  # large folios made by faults a second, by size in bytes
+    rates: Mapping[str, float]  # The host's events per second, by name.
+    made: Mapping[int, float]  # The large folios that faults allocate per second, by size in bytes.
     module: Module
     shadows: Mapping[str, str] = field(default_factory=dict)  # profile -> its shadow's finding
 
@@ -145,7 +149,7 @@ def _wastes(row: Row) -> bool:
 
 
 def is_waste(waste_kib: float, error_kib: float, anon_kib: float) -> bool:
-    """Tell if this much empty memory is worth a change; only the certain part counts."""
+    """Return whether this much empty memory justifies a change; only the certain part counts."""
     return waste_kib - error_kib >= LEAST_KIB and waste_kib >= LEAST_SHARE * anon_kib
 
 
@@ -196,7 +200,7 @@ def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
         asked = " --include-madvised"
         if left["unknown"] > left["asked"]:
             unsure = "whether it asked for them by madvise is not known"
-    # trim leaves folios alone below --min-empty, and the mean is not far above it.
+    # By default trim skips folios with a low empty share, and this mean is near that limit.
     share = _private(row) / row.anon_kib
     least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
     return asked + least, "", unsure
@@ -223,7 +227,8 @@ def _causes(survey: Survey, process: Process) -> dict[str, float]:
     told = {where: each for where, each in details.items() if each and LOCKED in each.flags}
     by_mlock = sum((end - start) >> 10 for start, end in told)
     if sizes.pinned + max(sizes.locked - by_mlock, 0) >= MOST * sizes.anon:
-        return {"locked": waste}  # VFIO counts as locked its pinned memory, without mlock()
+        # The counter of locked memory includes pages that VFIO pins without mlock().
+        return {"locked": waste}
     whole, found = sum(pages for _, pages in empties), defaultdict[str, float](float)
     for start, pages in empties:
         area = areas[max(bisect_right(starts, start) - 1, 0)]
@@ -311,7 +316,7 @@ def _for_it_alone(
 
 
 def can_measure(tree: Tree, cgroup: str) -> bool:
-    """Tell if the metrics of the presets can be read from a cgroup."""
+    """Return whether the metrics of the presets can be read from a cgroup."""
     try:
         folder = find_bindable(tree, cgroup).folder
     except Error:
@@ -322,7 +327,7 @@ def can_measure(tree: Tree, cgroup: str) -> bool:
 
 
 def _clears(host: Evidence, process: Process) -> bool:
-    """Tell if a process spends its kernel time clearing huge pages: few faults, long ones."""
+    """Return whether a process spends its kernel time in few, long faults of huge pages."""
     huge, faults = host.made.get(PAGE << HUGE_ORDER, 0.0), process.mean.faults
     page = host.costs.ns() if host.costs else 2000.0
     left = 100 * process.mean.kernel - faults * page / 1e7
@@ -352,7 +357,7 @@ def _allocator(tree: Tree, pid: int) -> Allocator | None:
     try:
         space = Space(tree, pid, Holds(tree))
         return allocator_of(Clues(tree, pid, space.areas()), space.sizes().anon)
-    except Error:  # it has ended, or access is denied
+    except Error:  # The process has ended, or access is denied.
         return None
 
 

@@ -28,17 +28,19 @@ from mmpolicy.memory import space as there
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Region, Space, Vma
 
-STRETCH = 4096  # pages that are processed together: 16 MiB of memory
+STRETCH = 4096  # This many pages (16 MiB) are processed together.
 Folio = tuple[int, int]  # number and order
-FEW = 16  # neighbouring pages: for fewer, the flags are read one by one
+FEW = 16  # For fewer adjacent pages than this, the flags are read one by one.
 NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of 2**9 page frames
-ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"  # kinds of a page, or its order as "0" to "9"
+# A byte for the kind of a page; a large folio has its order, "0" to "9", instead.
+ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"
 KINDS = b"0123456789szgh"
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
-ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)  # a "." stands for a page that is absent
+# Matches pages of the same kind in a row; "." stands for an absent page.
+ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)
 
 # Bits of kpageflags
 KPF_DIRTY, KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE = 4, 12, 14, 17, 18
@@ -49,7 +51,7 @@ OF_FOLIO = 3 << 15  # head or tail
 class Run(NamedTuple):
     """Neighbouring pages that are alike."""
 
-    page: int  # counted from the start of the area
+    page: int  # The page number is relative to the start of the area.
     pages: int
     kind: str
     zero: bool
@@ -81,7 +83,7 @@ class Pages:
 
     @property
     def known(self) -> bool:
-        """Tell if any stretch is set."""
+        """Return whether any page of the area was read."""
         return bool(self._stretches)
 
     def stretches(self) -> Iterator[tuple[int, bytes]]:
@@ -109,7 +111,7 @@ class Area(NamedTuple):
     kinds: Pages
     zeroes: Pages
     folios: Counter[int]  # by order
-    lost: int = 0  # pages of its folios that no process maps
+    lost: int = 0  # The number of pages of its folios that no process maps.
 
     def runs(self) -> list[Run]:
         """Return the area as runs, without absent pages."""
@@ -149,7 +151,8 @@ class Frames:
         self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
         self.lost = lru_cache(maxsize=4096)(self._lost)
-        self.told: set[int] = set()  # heads of folios whose lost pages were counted
+        # The folios, by head page, whose lost pages were already counted.
+        self.told: set[int] = set()
 
     def forget(self) -> None:
         """Clear the caches, as folios come and go."""
@@ -171,7 +174,7 @@ class Frames:
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_hugetlb(self, frame: int) -> bool:
-        """Tell if a page belongs to a hugetlb pool."""
+        """Return whether a page belongs to a hugetlb pool."""
         return bool(self.flags(frame) >> KPF_HUGETLB & 1)
 
     def _lost(self, head: int, order: int) -> int:
@@ -193,7 +196,7 @@ class Frames:
         kinds = bytearray(marks.translate(SMALL))
         for match in HEAD.finditer(marks):
             pages = match.end() - match.start()
-            # A block of tails alone lies inside a folio larger than a PMD.
+            # A block of only tail pages lies inside a folio larger than 2 MB.
             kinds[match.start() : match.end()] = b"%d" % (pages.bit_length() - 1) * pages
         return bytes(kinds.ljust(1 << BLOCK_BITS, b"0"))
 
@@ -212,10 +215,11 @@ def _marks(raw: bytes) -> bytes:
 class Stretch(NamedTuple):
     """Neighbouring pages of an area, at least one of them present."""
 
-    first: int  # counted from the start of the area
+    first: int  # The page number is relative to the start of the area.
     kinds: bytes
     zeroes: bytes
-    lost: dict[int, int]  # pages that no process maps, by the first page here of their folio
+    # Pages that no process maps, by the first page of their folio in this stretch.
+    lost: dict[int, int]
 
 
 def read_area(
@@ -336,7 +340,7 @@ def _kinds(
 ) -> tuple[bytes, Folio]:  # fmt: skip
     """Return the kind of each page, and the last folio; count folios that differ from `last`."""
     kinds, few = bytearray(b".") * len(entries), len(entries) < FEW
-    first = 0  # first page here of the current folio
+    first = 0  # The index of the first page here that belongs to the current folio.
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
             kinds[page] = _absent(entry)

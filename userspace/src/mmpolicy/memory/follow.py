@@ -16,7 +16,7 @@ from mmpolicy.memory.collapse import Collapser, Limits, Target
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.trim import Pressure
 
-EVERY_S = 0.1  # interval between looks at the program
+EVERY_S = 0.1  # The interval in seconds between two searches for new memory.
 LIMITS = Limits(share=1.0, longest_s=float("inf"), growth_pages=0, reserve=0.01)
 
 

@@ -27,14 +27,14 @@ from mmpolicy.host.pagemap import PAGE, Pagemap
 
 LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-SLOT_NS = 4.0  # lower bound for an empty entry of a page table
-SCAN_NS, SMAPS_NS = 40.0, 150.0  # cost of a present page, if it cannot be measured
+SLOT_NS = 4.0  # The lower bound for the cost of an empty page table entry.
+SCAN_NS, SMAPS_NS = 40.0, 150.0  # These are the costs of a present page if they cannot be measured.
 COLD = 2.0  # factor for the memory of other processes, which is not in our caches
-OWN = 1024  # pages of our own that are measured
-OWN_TABLES = 16  # page tables of our own, with one page each
+OWN = 1024  # The number of pages of this process that are measured.
+OWN_TABLES = 16  # The number of page tables of this process that are measured, with one page each.
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
-LEARN = 2048  # pages from which on a read updates the cost
+LEARN = 2048  # A read of at least this many pages updates the cost.
 
 
 class Holds:
@@ -62,7 +62,7 @@ class Holds:
                 os.sched_setscheduler(0, usual, os.sched_param(0))
 
     def _hurry(self) -> int | None:
-        """Switch to SCHED_FIFO; return the scheduler to restore, or None if nothing was changed."""
+        """Switch to SCHED_FIFO; return the scheduler to restore, or None if nothing changed."""
         if self._hurries or not self._may_hurry:
             return None
         usual = os.sched_getscheduler(0)
@@ -147,7 +147,7 @@ class Holds:
         return 1 << 47 if slots <= most else max(most * PAGE >> 21 << 21, 1 << 21)
 
     def allows_smaps(self, pages: int, slots: int = 0) -> bool:
-        """Tell if smaps may be read for areas with this many pages and page table entries."""
+        """Return whether smaps may be read for this many pages and page table entries."""
         return (pages * self.smaps_ns + slots * self.slot_ns) / 1e9 <= self.limit_s
 
     def took(self, elapsed_s: float) -> None:
@@ -168,7 +168,7 @@ class Holds:
 
 def _address(memory: mmap.mmap) -> int:
     """Return the address of a mapping of our own."""
-    from ctypes import addressof, c_char  # importing takes time, and is needed once
+    from ctypes import addressof, c_char  # The import takes time and is needed only once.
 
     view = c_char.from_buffer(memory)
     return addressof(view)

@@ -31,7 +31,7 @@ class Memory(NamedTuple):
     rss_kib: int
     lazily_freed_kib: int
     rss_minus_lazily_freed_kib: int
-    not_known_kib: int = 0  # part of RSS that was not read
+    not_known_kib: int = 0  # The part of RSS that was not read.
 
 
 class Figures(NamedTuple):
@@ -60,7 +60,7 @@ def _walked(space: Space) -> tuple[int, int]:
     """Return the pages and page table entries that smaps walks."""
     try:
         sizes = space.sizes()
-    except Error:  # it has just ended, as the next read will find
+    except Error:  # The process has ended, which the next read will report.
         return 0, 0
     return (sizes.rss + sizes.swap) // 4, sizes.slots
 

@@ -42,20 +42,21 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Space, gone
 from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
 
-FULL, GONE = "", "gone"  # kinds of 2 MB, with HUGE and NOT_FULL
-OFTEN = 60  # maximum checks in a settling time
-SELDOM = 2  # minimum checks in that time, of a process that changes
-DOUBLINGS = 6  # maximum doublings of the settling time of 2 MB
-TURN_S = 30.0  # maximum turn of one process before the others
-RESUME_S, LONGEST_S = 60.0, 600.0  # pause after memory was short, and the longest in a row
-MOVED = PAGES  # pages that come, go or are faulted in before a check is worth it
+FULL, GONE = "", "gone"  # The kinds of 2 MB, in addition to HUGE and NOT_FULL.
+OFTEN = 60  # The most checks of a process within one settling time.
+SELDOM = 2  # The least checks in that time, for a process whose counters change.
+DOUBLINGS = 6  # The settling time of 2 MB is doubled at most this often.
+TURN_S = 30.0  # The most seconds for one process before the others have their turn.
+# The pause after memory was short, and the longest pause if that repeats.
+RESUME_S, LONGEST_S = 60.0, 600.0
+MOVED = PAGES  # A check is worth it after this many pages came, went or were faulted in.
 
 
 @dataclass(frozen=True)
 class Rules:
     """The budget, and the limits of the work."""
 
-    share: float  # share of one CPU's time, in total
+    share: float  # The share of one CPU's time for all work together.
     longest_s: float  # limit for one collapse
     reserve: float  # share of a node's memory that stays free in 2 MB blocks
     min_empty: float  # share of a folio
@@ -69,7 +70,7 @@ class Block:
 
     kind: str
     pages: int
-    since: float  # time since which it is of this kind
+    since: float  # The time since which the 2 MB are of this kind.
     empty_since: float = inf
     attempts: int = 0
     last: float = -inf  # time of the last attempt
@@ -82,7 +83,7 @@ class Block:
         self.kind, self.pages = kind, pages
 
     def due(self, since: float, settle_s: float) -> float:
-        """Return when it may be worked on, if it has not changed since then."""
+        """Return when the 2 MB may be worked on, if they have not changed since `since`."""
         return max(since, self.last) + settle_s * (1 << min(max(self.attempts - 1, 0), DOUBLINGS))
 
     def tried(self, now: float, was_done: bool) -> int:
@@ -95,12 +96,12 @@ class Block:
 class Counts(NamedTuple):
     """The kernel's counters of a process; reading them takes none of its locks."""
 
-    start: int  # since boot; identifies the process if its pid is reused
+    start: int  # The process's start time since boot identifies it if its number is reused.
     faults: int
     pages: int  # resident
 
     def moved_from(self, other: Counts) -> bool:
-        """Tell if a check is worth it."""
+        """Return whether the counters have changed enough for another check."""
         return max(abs(self.pages - other.pages), self.faults - other.faults) >= MOVED
 
 
@@ -112,12 +113,12 @@ class Watched:
     counts: Counts
     blocks: dict[int, Block] = field(default_factory=dict)
     pause_s: float = 0.0
-    earliest: float = -inf  # next check, if its counters move
-    latest: float = -inf  # next check, if they do not
+    earliest: float = -inf  # The earliest time of the next check, if the counters change.
+    latest: float = -inf  # The latest time of the next check, if the counters do not change.
     pages: int = 0
     huge: int = 0
-    full: int = 0  # pages that could become 2 MB pages
-    empty: int = 0  # pages of large folios, estimated
+    full: int = 0  # The number of pages that could become 2 MB pages.
+    empty: int = 0  # The estimated number of empty pages in large folios.
     skipped: Counter[str] = field(default_factory=Counter)  # pages, by cause
 
 
@@ -129,7 +130,7 @@ class Work:
     processes: dict[int, Watched] = field(default_factory=dict)
     made: int = 0  # 2 MB pages
     freed: int = 0  # pages
-    again: int = 0  # repeated collapses and splits of 2 MB
+    again: int = 0  # How often the same 2 MB were collapsed or split again.
     looks: int = 0
     longest_s: float = 0.0  # the longest collapse
     told: set[str] = field(default_factory=set)
@@ -336,7 +337,7 @@ class Maintainer:
         return why
 
     def _is_slow(self) -> bool:
-        """Tell if one collapse takes too long, as it may for a while on a busy host."""
+        """Return whether one collapse takes too long now, as on a busy host."""
         now = self._host.clock()
         if now - self._timed >= self.rules.settle_s:
             self._one_s, self._timed = time_one(self._host, self.holds), now

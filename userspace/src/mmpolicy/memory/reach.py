@@ -27,11 +27,13 @@ from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
-MUCH, MUCH_KIB = 0.1, 32 << 10  # share of a process, and size: both are needed for a line
-MOSTLY = 0.5  # files: every program has some
-ALL = 0.95  # share of a process's memory: beyond it, a policy changes nothing
-INTO_KIB = 4 << 20  # of a process: a search for advice in more takes too long to repeat for many
-ASKED, REFUSED = "hg", "nh"  # VmFlags: by MADV_HUGEPAGE, by MADV_NOHUGEPAGE
+# A process needs at least this share and this size for a line of its own.
+MUCH, MUCH_KIB = 0.1, 32 << 10
+MOSTLY = 0.5  # Above this share of files, a line is printed; every program has some files.
+ALL = 0.95  # Beyond this share of a process's memory, a policy changes nothing.
+# In a larger process the search for madvise() takes too long to repeat for many processes.
+INTO_KIB = 4 << 20
+ASKED, REFUSED = "hg", "nh"  # The VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE.
 WATCHED = frozenset(("um", "uw"))  # by userfaultfd
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
 PARENT = re.compile(r"^PPid:\s+(\d+)$", re.MULTILINE)
@@ -68,7 +70,7 @@ class Reach(NamedTuple):
     def barred(self) -> float:
         """Return the share of its memory that is known to be out of reach."""
         if any(each.key == "prctl" for each in self.barriers):
-            return 1.0  # of a small program, most of the rest is files that it has mapped
+            return 1.0  # The rest of a small program is mostly files that it has mapped.
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property
@@ -98,7 +100,7 @@ class Clues:
     def _text(self, file: str) -> str:
         try:
             raw = self._tree.read_bytes(f"/proc/{self._pid}/{file}")
-        except Error:  # it belongs to another user, or has ended
+        except Error:  # The process belongs to another user, or has ended.
             return ""
         return raw.decode(errors="replace").replace("\0", "\n").strip()
 
@@ -123,7 +125,7 @@ class Clues:
         return sum((each.end - each.start) >> 10 for each in self._areas if each.name == "[heap]")
 
     def has(self, variable: str) -> bool:
-        """Tell if a line of its environment matches."""
+        """Return whether a variable of the process's environment matches."""
         return bool(re.search(f"^(?:{variable})$", self.environment, re.MULTILINE))
 
     def mapped(self, name: str) -> re.Match[str] | None:
@@ -192,7 +194,7 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 OVERRIDE = "override_madvise=1 of anon_order lets the policy decide there too"
-ASKING = {  # variable of the environment that asks for huge pages -> words for it
+ASKING = {  # The environment variables that ask for huge pages, with the words for the report.
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
     "THP_MEM_ALLOC_ENABLE=1": "THP_MEM_ALLOC_ENABLE=1 in its environment (PyTorch)",
@@ -261,8 +263,8 @@ class Kind(NamedTuple):
 
     what: str
     likely: Callable[[Clues, Tree], Likely]
-    way_out: str  # if no cause is known
-    decider: str = ""  # in a word, if neither the profile nor the kernel decides
+    way_out: str  # The remedy if no cause is known.
+    decider: str = ""  # One word for what decides, if neither the profile nor the kernel does.
 
 
 KINDS = {
@@ -303,9 +305,10 @@ KINDS = {
 
 
 def excepted(tree: Tree, cgroup: str) -> bool:
-    """Tell if the unit of a cgroup forbids large folios in memory that does not ask for them.
+    """Return whether a cgroup's unit forbids large folios in memory that does not ask for them.
 
-    The prctl behind it shows in no file of the kernel: THP_enabled of status is 1 all the same.
+    The prctl that does this is not visible in any file of the kernel: THP_enabled in
+    /proc/PID/status is still 1.
     """
     return memory_thp(tree, unit_of(cgroup)) == "madvise"
 
@@ -414,7 +417,7 @@ def _key_of(told: Details) -> str:
 
 
 def _could(area: Vma, size: int) -> bool:
-    """Tell if an area that is no stack has room for an aligned folio of this size."""
+    """Return whether an area other than a stack has room for an aligned folio of this size."""
     first = -(-area.start // size) * size
     return first + size <= area.end and area.access.startswith("rw") and area.name != "[stack]"
 

@@ -35,17 +35,18 @@ from mmpolicy.memory.folios import (
 from mmpolicy.memory.space import Sizes, Space, Vma
 
 SPOT = 16  # pages
-TRIES = 8  # per wanted spot: areas have holes
-MORE_TRIES = 64  # if the kernel cannot show the holes
+TRIES = 8  # This many attempts are made for each wanted spot, as areas have holes.
+MORE_TRIES = 64  # This many attempts are made if the kernel cannot report the holes.
 SURE = 2.0  # standard errors: 95 %
 HALF_LIFE_S = 30.0  # observations lose half of their weight in this time
 STALE_S = 30.0  # areas are read again after this time
-GRAINS = 8192  # pieces of memory that are searched for pages, at most
-WALKED = 64 << 30  # bytes searched so if the kernel cannot scan, which takes 8 bytes a page
+GRAINS = 8192  # A process's memory is searched for pages in at most this many pieces.
+# This many bytes are searched if the kernel has no scan and each page costs a read of 8 bytes.
+WALKED = 64 << 30
 NO_CGROUP = -1  # cgroup of a page is unknown
 DEVICES = ("/dev/", "anon_inode:", "socket:")
-KEPT = 64  # spots with empty pages, by address
-SPARSE = 4  # ratio of mapped to present pages from which on the holes are located first
+KEPT = 64  # This many of the last spots with empty pages are kept, by address.
+SPARSE = 4  # Above this ratio of mapped to present pages, the holes are located first.
 
 
 class Sample:
@@ -56,9 +57,10 @@ class Sample:
         self.pages = self.empty = 0.0
         self.orders: dict[int, float] = {}  # pages in folios by order
         self.others: dict[str, float] = {}  # pages by other properties
-        self.owners: dict[int, tuple[float, float]] = {}  # pages, empty ones, by cgroup
+        self.owners: dict[int, tuple[float, float]] = {}  # All pages and the empty ones, by cgroup.
         self._empties: array[int] | None = None  # spots with empty pages: address | number
-        self._pages2 = self._empty2 = self._both = 0.0  # sums of squares and products
+        # The sums of squares and of products, for the variance.
+        self._pages2 = self._empty2 = self._both = 0.0
         self._spots2 = 0.0
         self._when = 0.0
 
@@ -271,7 +273,8 @@ class Looker:
         if flags >> KPF_HUGETLB & 1 or (
             not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_ANON & 1
         ):
-            return  # of a pool or of a file, neither of which the sample covers
+            # The page belongs to a hugetlb pool or to a file, which the sample does not cover.
+            return
         pages = into.add(kinds, zeroes, self._owner(frame), self._maps(frame))
         if empty := zeroes.count(1):
             into.note_empty(start, empty)

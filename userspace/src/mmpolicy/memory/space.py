@@ -86,22 +86,22 @@ class Vma(NamedTuple):
 
     @property
     def private(self) -> bool:
-        """Tell if writes to it are private to the process."""
+        """Return whether writes to the area are private to the process."""
         return self.access.endswith("p")
 
     @property
     def anonymous(self) -> bool:
-        """Tell if it is private and not backed by a file."""
+        """Return whether the area is private and not backed by a file."""
         return self.private and not self.inode and self.name not in KERNELS
 
     @property
     def shared_memory(self) -> bool:
-        """Tell by its name if it is shared memory; other files may be shared memory as well."""
+        """Return whether the area's name is one of shared memory; other files may be, too."""
         return not self.private and self.name.startswith(SHARED)
 
     @property
     def usable(self) -> bool:
-        """Tell if it is more than a reservation, and not the kernel's."""
+        """Return whether the area can be accessed and is not one of the kernel's."""
         return not self.access.startswith("---") and self.name not in KERNELS
 
 
@@ -115,9 +115,10 @@ class Sizes(NamedTuple):
     swap: int
     hugetlb: int  # not in rss
     locked: int
-    pinned: int  # for devices, such as RDMA, and by io_uring; VFIO counts it as locked
+    # Pages pinned for devices such as RDMA and by io_uring; VFIO counts them as locked.
+    pinned: int
     tables: int  # page tables
-    thp_enabled: bool  # by prctl; true even if memory without madvise is excepted
+    thp_enabled: bool  # False if prctl() has forbidden large folios in all memory of the process.
 
     @property
     def slots(self) -> int:
@@ -137,9 +138,10 @@ class Block(NamedTuple):
     start: int
     present: int  # includes zero and huge
     swapped: int
-    zero: int  # the zero page is mapped; 0 if the kernel cannot scan
+    zero: int  # The number of mapped zero pages; 0 if the kernel cannot scan.
     guards: int
-    huge: int  # mapped by one huge entry: 512 or 0; 0 if the kernel cannot scan
+    # The number of pages that one huge entry maps, 512 or 0; 0 if the kernel cannot scan.
+    huge: int
 
 
 class Details(NamedTuple):
@@ -147,7 +149,8 @@ class Details(NamedTuple):
 
     flags: frozenset[str]  # such as hg, nh, lo; see proc.rst of the kernel
     lazily_freed_kib: int
-    eligible: bool | None = None  # the kernel's own settings may give it large folios
+    # True if the kernel's own settings permit large folios in the area.
+    eligible: bool | None = None
 
 
 @dataclass
@@ -182,7 +185,7 @@ class Space:
 
     @property
     def can_scan(self) -> bool:
-        """Tell if this kernel has PAGEMAP_SCAN."""
+        """Return whether this kernel supports PAGEMAP_SCAN."""
         if self._pagemap is None:
             list(self.regions(0, PAGE))
         return self._opened().can_scan
@@ -411,7 +414,7 @@ def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
 
 
 def gone(err: Error) -> bool:
-    """Tell if an error means that the process has ended."""
+    """Return whether an error means that the process has ended."""
     from errno import ENOENT, ESRCH
 
     return err.errno in (ENOENT, ESRCH)

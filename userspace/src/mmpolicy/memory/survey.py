@@ -35,14 +35,15 @@ from mmpolicy.memory.reach import INTO_KIB, Reach, reach
 from mmpolicy.memory.sample import MORE_TRIES, TRIES, Layout, Looker, Sample, together
 from mmpolicy.memory.space import Sizes, Space
 
-KINDS = ("private", "shared")  # of memory that is sampled
-SPOTS = 32  # of a process in a turn, and more if time is left
+KINDS = ("private", "shared")  # These kinds of memory are sampled.
+SPOTS = 32  # The number of spots for each process in a turn; more follow if time is left.
 OTHERS = ("lazily_freed", "locked", "partly_unmapped")
-ENOUGH = 512  # weight of a process's spots up to which a turn continues if time is left
-SMALL = 256  # pages: smaller processes are not sampled
-TICKS = 100  # per second, in the files of the kernel
-PLANNED = 0.95  # part of the share: the rest is for keys, the screen, and a debt that is never paid
-FIELDS = (7, 9, 11, 12, 19, 20, 21)  # the fields that are needed; 0 is the state
+ENOUGH = 512  # A turn continues, if time is left, up to this weight of a process's spots.
+SMALL = 256  # Processes with fewer pages are not sampled.
+TICKS = 100  # The kernel's files count time in this many ticks per second.
+# The planned part of the share; the rest is for keys, the screen, and unpaid overspending.
+PLANNED = 0.95
+FIELDS = (7, 9, 11, 12, 19, 20, 21)  # The needed fields of /proc/PID/stat, counted from the state.
 
 
 class Budget:
@@ -90,7 +91,7 @@ class Rates(NamedTuple):
 
     faults: float = 0.0  # per second
     cpu: float = 0.0  # of one CPU
-    kernel: float = 0.0  # of one CPU, in the kernel, including the faults
+    kernel: float = 0.0  # The CPU time in the kernel, including faults, as a share of one CPU.
 
 
 @dataclass
@@ -136,7 +137,7 @@ class Process:
 
     @property
     def forbids(self) -> bool:
-        """Tell if it forbids large folios by itself."""
+        """Return whether the process forbids large folios by itself."""
         return bool(self.sizes and not self.sizes.thp_enabled)
 
     @property
@@ -196,22 +197,24 @@ class Row:
     `elsewhere_kib` refer to the memory charged to it; without a controller, to its RSS.
     """
 
-    name: str  # of the program, or the path of the cgroup
+    name: str  # The program's name, or the cgroup's path.
     is_cgroup: bool
     pids: tuple[int, ...]
     cgroup: str
-    rss_kib: int  # of a cgroup: memory.current, if it has one
+    rss_kib: int  # For a cgroup, this is memory.current if it exists.
     anon_kib: int  # of sampled processes
-    seen: float  # share of the memory whose owner was sampled
+    seen: float  # The share of the memory that belongs to sampled processes.
     waste_kib: float
     error_kib: float
     rates: Rates
-    sizes: dict[int, float]  # share of the sampled memory, by order
-    forbids: tuple[str, ...]  # programs that forbid large folios by themselves
-    waste_shared_kib: float = 0.0  # part of the waste; the kernel gives none of it back
+    sizes: dict[int, float]  # The share of the sampled memory by order.
+    forbids: tuple[str, ...]  # The programs that forbid large folios by themselves.
+    # The part of the waste in shared memory, which the kernel does not give back.
+    waste_shared_kib: float = 0.0
     kinds: dict[str, float] = field(default_factory=dict)
     unseen: dict[str, float] = field(default_factory=dict)
-    elsewhere_kib: float = 0.0  # used by its processes, but charged to another cgroup
+    # Memory that its processes use, but that is charged to another cgroup.
+    elsewhere_kib: float = 0.0
 
 
 class Charge(NamedTuple):
@@ -257,7 +260,8 @@ def ksm_of(tree: Tree, pid: int) -> int:
     """
     try:
         return int(tree.read_at(f"/proc/{pid}/ksm_merging_pages", PAGE)) * PAGE >> 10
-    except (Error, ValueError):  # Linux before 5.19, no KSM, or the process has ended
+    # The kernel is older than 5.19 or has no KSM, or the process has ended.
+    except (Error, ValueError):
         return 0
 
 
@@ -278,12 +282,13 @@ class Survey:
         self.budget = Budget(share, cpu)
         self.processes: dict[int, Process] = {}
         self._owners, self._looks = Owners(tree), cast("Looker | None", None)
-        self.blind = ""  # the reason that contents cannot be read
+        self.blind = ""  # The reason why memory contents cannot be read.
         self._charged = Charged(tree)
         self._reach: dict[tuple[int, int, int], Reach] = {}
         self._ignored: set[int] = set()
         self._listed: set[int] = set()
-        self._turn, self._born = -inf, set[int]()  # time of the last turn; processes begun since
+        # The time of the last turn, and the processes that began since.
+        self._turn, self._born = -inf, set[int]()
         self._rng = Random(seed)
 
     def turn(self, now: float, seconds: float) -> None:
@@ -310,7 +315,7 @@ class Survey:
         if key not in self._reach:
             try:
                 self._reach[key] = reach(self.tree, pid, self.holds, into_kib=INTO_KIB)
-            except Error:  # it has ended, or belongs to another user
+            except Error:  # The process has ended, or belongs to another user.
                 return None
         return self._reach[key]
 
@@ -374,7 +379,7 @@ class Survey:
                 except Error as err:
                     if err.exit_code == Exit.DENIED:
                         denied = f"{err.message}; next: {err.next_step}"
-                    continue  # else it has just ended
+                    continue  # Other errors mean that the process has ended.
                 if known < process.sample.spots + process.shared.spots < ENOUGH:
                     more.append(process)
             due = more
@@ -397,7 +402,8 @@ class Survey:
         ):
             looker.take(space, places, sample, -(-SPOTS * kib // some), tries)
         process.sizes, process.ksm_kib = sizes, ksm_of(self.tree, process.pid)
-        process.cgroup = self._charged.name(process.pid)  # it may have been moved
+        # The process may have been moved to another cgroup.
+        process.cgroup = self._charged.name(process.pid)
 
     def _looker(self) -> Looker | None:
         """Return the sampler; None if we may not read page frames."""
@@ -420,7 +426,7 @@ class Survey:
             sums[each.cgroup] += value
         charges = self._charges()
         for path, some in charges.items():
-            if path not in sums and not self.within:  # it has memory, but no process
+            if path not in sums and not self.within:  # The cgroup has memory, but no processes.
                 sums[path] = sum(each.empty_kib for each in some)
         first = nlargest(number, sums, key=sums.__getitem__)
         largest = nlargest(number, figures, key=itemgetter(0))
@@ -434,7 +440,7 @@ class Survey:
         """Return the sampled memory of all processes, by the cgroup that is charged with it."""
         found = defaultdict[str, list[Charge]](list)
         for each in self.processes.values():
-            if not each.sizes:  # not sampled; with many processes, most are not
+            if not each.sizes:  # With many processes, most are not sampled yet.
                 continue
             for kind, (sample, kib) in zip(KINDS, each.parts):
                 for number in sample.owners:

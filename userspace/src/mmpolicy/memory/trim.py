@@ -31,24 +31,27 @@ from mmpolicy.memory.folios import PAGE, Frames, Stretch, read_stretches, wanted
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import HUGE, Details, Space, Vma
 
-FEATURE = f"{THP}/shrink_underused"  # exists in kernels that free the empty pages of split folios
+# This file exists in kernels that free the empty pages of split folios.
+FEATURE = f"{THP}/shrink_underused"
 LOCKDOWN = "/sys/kernel/security/lockdown"
-ASKED, LOCKED = "hg", "lo"  # VmFlags: by MADV_HUGEPAGE; by mlock(), which keeps empty pages too
+# The VmFlags of memory with MADV_HUGEPAGE, and of mlock(), which keeps empty pages.
+ASKED, LOCKED = "hg", "lo"
 LARGE = re.compile(rb"([1-9])\1*")
 LEAST, MOST = 512, 16384  # pages of a write
-SHORT_S, LONG_S = 0.001, 0.002  # a write holds up mmap() and munmap() of the program for this time
+# One write blocks mmap() and munmap() of the program for about this long.
+SHORT_S, LONG_S = 0.001, 0.002
 HALF = 0.5  # share of the time that writes may take
 LOOK_S = 0.25  # interval between checks of the pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
-FEW = 64  # pages of 512: khugepaged may collapse more empty pages, unless this is lowered
-ALL = 511  # pages: with a lower limit, khugepaged fills no holes for folios below 2 MB
-# Lockdown, on hosts without a securityfs to report it
+FEW = 64  # Unless this limit is lowered, khugepaged may collapse memory with more absent pages.
+ALL = 511  # With a lower limit, khugepaged does not fill holes for folios below 2 MB.
+# Some hosts have no securityfs to report lockdown, so the error of the write tells it.
 SEALED = f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot), or a container"
 REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
 )
-# Why empty memory is left alone: by mark, in words, with the next step.
+# The reasons why empty memory is left alone: by mark, as text, with the next step.
 CAUSES = {
     "asked": "the program asked for these folios by MADV_HUGEPAGE: "
     "--include-madvised gives them back, too",
@@ -71,7 +74,7 @@ class Piece(NamedTuple):
 
     start: int
     end: int
-    empty: int  # pages, including those that no process maps
+    empty: int  # The number of empty pages, including those that no process maps.
 
 
 @dataclass
@@ -83,7 +86,8 @@ class Trimmed:
     longest_s: float = 0.0
     stopped: str = ""  # the reason, if the run ended early
     ended: bool = False  # the process has ended
-    left: Counter[str] = field(default_factory=Counter)  # pages that were left alone, by cause
+    # The number of pages that were left alone, by cause.
+    left: Counter[str] = field(default_factory=Counter)
 
 
 def check_possible(tree: Tree, writes: bool = True) -> None:
@@ -120,7 +124,7 @@ def modes(tree: Tree) -> dict[int, str]:
 
 
 def only_advised(tree: Tree) -> bool:
-    """Tell if this kernel gives large folios only to memory that has asked for them."""
+    """Return whether this kernel gives large folios only to memory that asked for them."""
     return "always" not in modes(tree).values()
 
 
@@ -156,7 +160,8 @@ class Finder:
 
     def __init__(self, space: Space, least: float, advised: bool) -> None:
         self.space, self._least, self._advised = space, least, advised
-        self.left = Counter[str]()  # empty pages, by cause; for shared and hugetlb, all pages
+        # The number of empty pages by cause; for shared memory and hugetlb, of all pages.
+        self.left = Counter[str]()
         self._frames = Frames(space.tree)
 
     def pieces(self, within: Sequence[tuple[int, int]] = WHOLE) -> Iterator[Piece]:
@@ -255,7 +260,7 @@ def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
 
 
 class Pressure:
-    """Tells if the host is short of memory."""
+    """Detects that the host is short of memory."""
 
     def __init__(self, host: Host, limit: float) -> None:
         self._host, self._limit = host, limit

@@ -22,9 +22,10 @@ from mmpolicy.render import emit, table
 from mmpolicy.verbs.options import json_option, pass_host
 
 SERVICE = "mmpolicy-ab"
-ZIPAPP = ".pyz"  # suffix of the command as one file, which needs Python as its interpreter
+ZIPAPP = ".pyz"  # The suffix of the command as a single file that Python runs.
 NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
-HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")  # options that are not passed on
+# These options are not passed to the detached run.
+HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")
 
 
 def words_of(ctx: click.Context) -> Iterator[str]:

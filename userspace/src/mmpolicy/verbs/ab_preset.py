@@ -30,7 +30,8 @@ def resolve(
     given.pop(ABOUT)
     if service:
         options["unit"] = UNITS[0]
-    if "cgroup" not in given:  # knobs are host-wide; the metrics are of the service
+    # Knobs apply to the whole host, while the metrics are those of the service.
+    if "cgroup" not in given:
         options["cgroup"] = None
     for key, value in given.items():
         if ctx.get_parameter_source(key) != ParameterSource.COMMANDLINE:

@@ -57,7 +57,8 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.progress import Quiet, display
 
-HERE = ("dry_run", "want_json", "out", "detach", "yes")  # options that do not describe the run
+# These options do not describe the experiment itself.
+HERE = ("dry_run", "want_json", "out", "detach", "yes")
 
 
 def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
@@ -78,7 +79,7 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
 
 
 def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
-    """Tell if the module takes part; arms of knobs alone leave it unchanged."""
+    """Return whether the arms use the module; arms of only knobs leave it unchanged."""
     loaded = host.tree.is_dir(CONTROL)
     as_it_is = ("", DEFAULT) if loaded else ("", DEFAULT, STOCK)
     return not set(texts.values()) <= set(as_it_is) or (loaded and not has_knobs)

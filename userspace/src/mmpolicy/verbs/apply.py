@@ -267,7 +267,7 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
     if skip_missing:
         target = _leave_out(manifest, target, skip_missing)
     _emit("verify", want_json, host.tree, manifest, now, target)
-    for err in bad:  # of the files that mmpolicy.service has left out
+    for err in bad:  # These are errors of manifests that mmpolicy.service skips.
         raise err
     _mind_proofs(host.tree)
     if now != target:
@@ -275,13 +275,13 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
 
 
 def _mind_proofs(tree: Tree) -> None:
-    """Fail if the continued proof of a setting of `try` has taken it back, or left it at stock."""
+    """Raise an error if `try --watch` has taken a setting back, or was killed at stock."""
     for each in proofs(tree):
         raise Error(each.text, Exit.DRIFT, each.next_step)
 
 
 def _heal(host: Host, manifest: Manifest) -> None:
-    """Bind cgroups that should be bound and are not, for instance as a service could not wait."""
+    """Bind cgroups that should be bound and are not, as when a service started too early."""
     with exclusive(host, dry_run=False):
         now, target = _compare(host.tree, manifest)
         missed = [key for key in target if isinstance(key, CgroupBinding) and key not in now]

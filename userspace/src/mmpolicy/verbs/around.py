@@ -36,7 +36,8 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     rising = rates(events, _events(host.tree), passed)[EVENTS]
     more = evidence.folios_made(host.tree)
     sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
-    sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))  # for kernels without these files
+    # Older kernels lack the counters by size, so use that of 2 MB.
+    sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))
     known = find(Evidence(host.tree, survey, rising, sizes, module_here(host), _shadows(host.tree)))
     found, small = ([each for each in known if each.worth is worth] for worth in (True, False))
     data: dict[str, Any] = {
@@ -107,6 +108,6 @@ def _shadows(tree: Tree) -> dict[str, str]:
             said = shadows_of(read_counters(tree, name, POINT)).get(POINT)
             if said and said.spared_least * 2 > said.faults:
                 found[name] = said.text(read_calibration(tree))
-    except Error:  # only root may read it, or the module was just unloaded
+    except Error:  # Only root may read the counters, or the module was unloaded meanwhile.
         return {}
     return found

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`collapse`: 2 MB pages for fully used memory, on a stock kernel; needs no module."""
+"""The verb `collapse`: make 2 MB pages of fully used memory, without the module."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from mmpolicy.verbs.options import (
 )
 
 POINT, NEVER = "anon_order", "never"
-FAST = 0.5  # share of the time from which on the program is slowed down a lot
-SHOWN = 10  # areas of a dry run
-WORTH = 0.05  # share of memory from which on another --min-used is named
-EVERY_S = 0.2  # interval between updates of the progress
+FAST = 0.5  # Above this share of its time, a program is slowed down considerably.
+SHOWN = 10  # A dry run shows this many areas.
+WORTH = 0.05  # Another --min-used is suggested if it adds more than this share of the memory.
+EVERY_S = 0.2  # The interval in seconds between updates of the progress line.
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class CollapseOptions:
 
 @dataclass
 class Row:
-    """A process before and after, with its private anonymous memory."""
+    """A process with its private anonymous memory before and after."""
 
     pid: int
     name: str
@@ -210,9 +210,9 @@ def _nearly(before: dict[int, Seen]) -> dict[str, int]:
 
 
 def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
-    """Return the cost, and its effect on the program, in words.
+    """Return the cost of the collapses, and their effect on the program, in words.
 
-    The measured collapse goes into memory that was just freed, so a hypervisor has backed it.
+    The measured collapse uses memory that was just freed, so the hypervisor has already backed it.
     """
     seconds = blocks * one_s * 100 / given.cpu
     text = (

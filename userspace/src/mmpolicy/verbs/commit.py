@@ -73,7 +73,7 @@ def _settle(host: Host) -> Entry | None:
             return None
         done = part_of(state_of(host.tree, ()), entry)
         settled = record(host.tree, entry.command, done, "was cut off", entry)
-    except Error:  # another verb will report it
+    except Error:  # Another command will report the unreadable journal.
         return None
     verb = f"revert --to {entry.number - 1}"
     click.echo(f"warning: {told_of(entry, verb).line()}", err=True)

@@ -30,7 +30,8 @@ from mmpolicy.host.systemd import template_of
 
 STOCK = "stock"
 Words = Iterator[str]
-Offer = Callable[[Tree, dict[str, Any], str], Words]  # parameters, and the word so far -> words
+# Returns the possible words, given the parameters and the beginning of a word.
+Offer = Callable[[Tree, dict[str, Any], str], Words]
 
 
 def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:

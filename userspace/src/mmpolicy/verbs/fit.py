@@ -18,7 +18,7 @@ from mmpolicy.kernel.needs import needs, tried
 from mmpolicy.kernel.unpack import NotReadableError
 from mmpolicy.render import emit, table
 
-PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # images of kernels, by their release
+PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # The places of kernel images by release.
 VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
 DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
 UNTRIED = "not tried on this build, so the module wants untested=1"

@@ -21,7 +21,7 @@ from mmpolicy.render import emit_error
 from mmpolicy.verbs.former import FORMER_VERBS, say
 
 JSON = "--json"
-LONG = 1000  # letters, so that click does not end a sentence with "..."
+LONG = 1000  # The help text is not cut at this length; click would end it with "...".
 SIGPIPE = SHELL + signal.SIGPIPE
 OUTPUT_REMEDIES = KEEP_REMEDIES | {
     ENOSPC: (Exit.FAILED, "make room where the output goes; what the command did is done"),
@@ -142,7 +142,7 @@ class Verbs(Group):
 
 
 def _say_what_can_be(ctx: click.Context, err: Error) -> None:
-    """Extend an error about the missing module by the options of this host."""
+    """Add what this host can do without the module to the error that it is not loaded."""
     from mmpolicy.verbs.here import without_module
 
     verdict = without_module(ctx.obj)

@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
 
     text: str
     next_step: str
-    never: bool = False  # this kernel can never have the module
+    never: bool = False  # True if this kernel can never have the module.
 
 
 class Verb(NamedTuple):
@@ -78,7 +78,8 @@ def verbs_here(host: Host) -> list[Verb]:
 def _is_there(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    except ValueError:  # find_spec() of a library that is blocked
+    # The function find_spec() raises this for a library that cannot be imported.
+    except ValueError:
         return False
 
 

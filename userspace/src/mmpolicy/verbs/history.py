@@ -42,7 +42,8 @@ def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bo
     setting since, nothing happens without --force.
     """
     with exclusive(host, dry_run, force) as cut_off:
-        if cut_off and to is None:  # the one that was cut off, even if it has done nothing
+        # An interrupted change comes first, even if it has changed nothing.
+        if cut_off and to is None:
             entry, done = cut_off, cut_off.done
         else:
             (*_, entry), done = last_changes(host.tree, to)

@@ -16,7 +16,7 @@ from mmpolicy.control.experiment import BENCH, LOCK
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.machine import Host
 
-PATIENCE_S = 0.5  # wait for another process that is about to end
+PATIENCE_S = 0.5  # Wait this long for another process that is about to end.
 
 
 class Settings(Protocol):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`lease`: a time after which the kernel goes back to stock by itself."""
+"""The verb `lease`: the kernel goes back to stock when the lease is not renewed in time."""
 
 from __future__ import annotations
 

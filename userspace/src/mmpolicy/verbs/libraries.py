@@ -18,8 +18,8 @@ PACKAGES = {
     "jinja2": "jinja2",
     "markupsafe": "jinja2",
 }
-DISTRIBUTION = "/usr"  # prefix of the Python for which distributions have packages
-NEW_ENOUGH = (3, 11)  # distributions with an older Python have too old a scipy as well
+DISTRIBUTION = "/usr"  # Distributions have packages for the Python with this prefix.
+NEW_ENOUGH = (3, 11)  # Distributions with an older Python also have a scipy that is too old.
 INSTALLERS = {"apt": "reinstall", "dnf": "reinstall", "zypper": "install --force"}
 
 
@@ -33,7 +33,8 @@ def lacking(err: ImportError) -> Error | None:
     if not name:
         return None
     cause: BaseException = err
-    while cause.__cause__:  # a library may wrap the loader's error in a page of advice
+    # A library may raise an error with long advice that hides the loader's error.
+    while cause.__cause__:
         cause = cause.__cause__
     why = str(cause).strip().partition("\n")[0]
     text = f"this needs the Python library {name}, which is installed and does not load: {why}"

@@ -48,7 +48,7 @@ CPU = 3.0  # percent
 PROCESS = "process "
 READ_S = 60.0  # interval between reads of manifests
 TOLD_S = 3600.0  # interval between lines in the system's log
-STEP_S = 1.0  # part of a sleep, after which signals are checked
+STEP_S = 1.0  # The longest sleep before signals are checked.
 WORTH_KIB = 1024  # less memory that was left alone is not reported
 
 
@@ -210,7 +210,7 @@ class Keeper:
         try:
             path = find_cgroup(self._host.tree, name).name
             return [int(pid) for pid in cgroup_pids(self._host.tree, path)]
-        except Error:  # it does not run now
+        except Error:  # The service does not run at present.
             return []
 
     def check_end(self) -> None:
@@ -263,7 +263,8 @@ class Keeper:
     def _rest(self, least_s: float = 0.0) -> None:
         """Sleep for a time, and until the CPU time is within the budget.
 
-        Looks are not paced by themselves, so a round of many services would be far beyond it.
+        Checking the memory of many services costs much more than the budget, so it must pause,
+        too.
         """
         host = self._host
         end = self._began + self._used() / (self._cpu / 100)

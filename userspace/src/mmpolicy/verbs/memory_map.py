@@ -25,8 +25,8 @@ from mmpolicy.verbs.options import (
     pass_host,
 )
 
-LONG_KIB = 256 << 10  # from this size on, reading may take seconds
-SECONDS = 60.0  # a heap of some hundred GiB, or a sparse one, takes longer
+LONG_KIB = 256 << 10  # Reading a larger process may take seconds.
+SECONDS = 60.0  # A heap of some hundred GiB, or a sparse one, takes longer than this.
 LATE = "memory for which there was no time"
 WORTH_KIB = 1024  # less hidden memory is not reported; counters of the kernel are no more exact
 
@@ -106,7 +106,7 @@ class Progress:
         self._began, self.stopped = host.clock(), False
 
     def goes_on(self, pages: int) -> bool:
-        """Record pages that were read; tell if time is left."""
+        """Record pages that were read, and return whether time is left."""
         self._done_kib += pages * PAGE >> 10
         percent = min(100 * self._done_kib // max(self._kib, 1), 99)
         if self._kib >= LONG_KIB and percent > self._percent:

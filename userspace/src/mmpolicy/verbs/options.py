@@ -141,7 +141,7 @@ reserve_option = click.option(
 
 
 def max_pressure_option(reaction: str) -> Callable[[F], F]:
-    """Return the option for the limit of PSI; reaction begins its help, such as "Stop when"."""
+    """Return the option for the limit of memory pressure; `reaction` begins its help text."""
     return click.option(
         "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
         metavar="PERCENT", help=f"{reaction} tasks wait for memory longer than that.",
@@ -158,7 +158,7 @@ def max_stop_option(reaction: str) -> Callable[[F], F]:
 
 
 def ask(agreed: bool, other: str = "") -> None:
-    """Ask on the terminal whether to begin; other: the alternative to --yes without one."""
+    """Ask on the terminal whether to begin; without a terminal, the error names --yes."""
     if agreed:
         return
     if not sys.stdin.isatty():

@@ -20,8 +20,8 @@ from mmpolicy.render import wrapped
 from mmpolicy.verbs.here import as_lines, verbs_here, without_module
 
 MOST = 3  # cgroups that are named
-MANY = 500  # cgroups that are read: memory.stat of one takes up to a millisecond
-LITTLE = 32 << 20  # bytes in huge pages below which a cgroup is not worth a line
+MANY = 500  # At most this many cgroups are read, as each memory.stat may take a millisecond.
+LITTLE = 32 << 20  # A cgroup with less memory in huge pages is not shown.
 MIB = 1 << 20
 
 
@@ -29,7 +29,8 @@ def overview(host: Host) -> Iterator[str]:
     """Yield the settings, the largest users of huge pages, working verbs, and the next step."""
     tree = host.tree
     warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
-    told = [] if tree.is_dir(CONTROL) else notice_lines(tree)  # else status has printed them
+    # The verb `status` has already printed the notices.
+    told = [] if tree.is_dir(CONTROL) else notice_lines(tree)
     drift = drifted(tree)
     if drift and drift not in notices(tree):
         told.append(drift.line())
@@ -44,7 +45,7 @@ def overview(host: Host) -> Iterator[str]:
 
 
 def exit_of(host: Host) -> int:
-    """Return the exit code: of drift where knobs are neither as before a run, nor as it keeps."""
+    """Return the exit code for drift if folio sizes are neither as before a run nor as kept."""
     return int(Exit.DRIFT if drifted(host.tree) else Exit.DONE)
 
 
@@ -81,7 +82,7 @@ def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
     for path in [path for path in (*above, *below) if path not in groups][:MANY]:
         try:
             found = huge_in(read_stat(tree, f"{mount}{path}/memory.stat"))
-        except Error:  # just removed, or without a memory controller
+        except Error:  # The cgroup was removed, or has no memory controller.
             continue
         huge = found.huge["anon"] + found.huge["shmem"]
         if huge >= LITTLE:

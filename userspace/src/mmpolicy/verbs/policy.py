@@ -37,7 +37,8 @@ from mmpolicy.verbs.options import (
 OBJECT = click.Path(path_type=Path, dir_okay=False, exists=True)
 NAME = re.compile(r"[a-z0-9_]{1,15}")
 NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)  # lines of the skeleton
-PATIENCE_S, STEP_S = 5.0, 0.1  # for grace periods of the kernel
+# How long to wait for grace periods of the kernel, and the interval between checks.
+PATIENCE_S, STEP_S = 5.0, 0.1
 name_argument = click.argument("name", shell_complete=completer("program"))
 timeout_option = click.option(
     "--timeout", type=Seconds(), default=f"{TIMEOUT_S:g}s", show_default=True, metavar="TIME",
@@ -272,7 +273,7 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
 
 
 def _keeps_module(tree: Tree) -> bool:
-    """Tell if the last BPF policy is gone, but the kernel still holds the module for it."""
+    """Return whether the kernel still holds the module after the last BPF policy is gone."""
     path = f"{MODULE_DIR}/refcnt"
     return not programs(tree) and tree.exists(path) and tree.read(path) != "0"
 

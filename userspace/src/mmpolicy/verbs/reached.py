@@ -15,16 +15,16 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.reach import Reach, reach_of
 
 POINT, OVERRIDE = "anon_order", "override_madvise"
-LARGEST, SHOWN = 16, 3  # processes that are checked, and lines that are printed
+LARGEST, SHOWN = 16, 3  # The number of processes that are checked, and of lines that are printed.
 
 
 def overrides(state: State, profile: str) -> bool:
-    """Tell if the policy of a profile also decides for memory that asks for huge pages."""
+    """Return whether a profile's policy also decides for memory that asks for huge pages."""
     return state.get(Setting(profile, POINT, "", OVERRIDE)) == "1"
 
 
 def is_asked(state: State, profile: str) -> bool:
-    """Tell if a profile has a policy for large folios, or a shadow."""
+    """Return whether a profile has a policy for large folios, or a shadow of one."""
     settings = settings_of(state, profile)
     return any(
         key.point == POINT and (key.is_choice or key.is_shadow) and value != key.off
@@ -61,7 +61,7 @@ def warn_of(tree: Tree, keys: Sequence[Binding], profile: str) -> None:
             return
         override = overrides(state, profile)
         found = reach_of(tree, pids_of(tree, keys), LARGEST, override=override)
-    except Error:  # the target of the binding has ended
+    except Error:  # The bound cgroup or process no longer exists.
         return
     warn(found)
 

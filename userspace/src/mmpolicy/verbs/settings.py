@@ -125,7 +125,7 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         step = Step(path, "1", check_loaded(host.tree), "stock")
         emit_plan("reset", want_json, [step])
         return
-    host.tree.write(path, "1")  # before any read, so that it works whatever is wrong
+    host.tree.write(path, "1")  # Write before any read, so that it works whatever is wrong.
     try:
         tell_settled(host, wait)
         now = read_state(host.tree)

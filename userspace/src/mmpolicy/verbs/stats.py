@@ -49,7 +49,7 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
-Reading = tuple[Counters, Rates]  # the counters of one moment, and their rates before it
+Reading = tuple[Counters, Rates]  # The counters at one moment, and their rates up to it.
 
 
 @dataclass(frozen=True)

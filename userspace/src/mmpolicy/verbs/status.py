@@ -34,7 +34,7 @@ from mmpolicy.verbs.options import json_option, pass_host
 from mmpolicy.verbs.reached import LARGEST, is_asked, overrides, pids_of
 
 MOST_NAMES = 3  # in one line
-LOOKED_AT = 256  # bound processes whose counters are read
+LOOKED_AT = 256  # The counters of at most this many bound processes are read.
 
 
 @click.command()

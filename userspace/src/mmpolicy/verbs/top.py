@@ -240,7 +240,8 @@ def frame_of(
     of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
     of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
-    by_unit = cache(partial(excepted, tree))  # reads unit files: once per frame and cgroup
+    # This reads unit files, so the result is kept for each frame and cgroup.
+    by_unit = cache(partial(excepted, tree))
     return {
         "processes_seen": len(survey.processes),
         "memory_looked_at": round(survey.seen(), 3),

@@ -30,9 +30,11 @@ RowData = dict[str, Any]
 BAR = 12  # cells
 GAP = "  "
 NAME = 20  # minimum columns of the name
-MARGIN = 2  # columns before the name: the mark of the selected row, and the indent of members
-WIDEST = 1000  # columns: a pipe is wider than any terminal
-UP_TO = "lazily freed up to"  # an upper bound, as pages that were written again look alike
+# Two columns before the name are for the mark of the selected row and the indent of members.
+MARGIN = 2
+WIDEST = 1000  # A pipe counts as wider than any terminal.
+# The figure is an upper bound, as pages that were written again look the same.
+UP_TO = "lazily freed up to"
 FOLD = 3  # lines of a note or a detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
@@ -67,7 +69,7 @@ class Column(NamedTuple):
     title: str
     width: int  # minimum
     cell: Callable[[RowData], str]
-    sort: str = ""  # the sort order that the column stands for
+    sort: str = ""  # The sort order that this column shows.
     is_text: bool = False  # text instead of numbers
 
     def aligned(self, text: str, width: int) -> str:
@@ -162,11 +164,11 @@ def cut_middle(text: str, width: int) -> str:
 class Item(NamedTuple):
     """A row of the screen."""
 
-    key: str  # identifies the row in later frames
+    key: str  # The key identifies the row in later frames.
     label: str
     row: RowData
     depth: int = 0
-    mark: str = ""  # before the label: the unit is expanded, or can be
+    mark: str = ""  # A mark before the label shows that the unit is or can be expanded.
 
 
 def unit_item(row: RowData, mark: str = "") -> Item:
@@ -265,12 +267,13 @@ class View:
     """The user's choices: sort order, filter, selected row, open units."""
 
     sort: str
-    trims: str = ""  # why `t` is not offered, "" if it is
+    trims: str = ""  # The reason why `t` is not offered, empty if it is.
     by_process: bool = False
     only: str = ""  # filter: a part of names
-    mode: str = ""  # filter, trim, help, "" for rows
+    mode: str = ""  # The mode: filter, trim, help, or empty for rows.
     chosen: str = ""  # key of the selected row
-    moved: bool = False  # by the user; else the first row is selected
+    # True after the user has moved the selection; until then the first row is selected.
+    moved: bool = False
     first: int = 0  # first row on the screen
     message: str = ""
     expanded: set[str] = field(default_factory=set)  # cgroups
@@ -360,7 +363,7 @@ class View:
 
     @property
     def opened(self) -> bool:
-        """Tell if the selected row shows details."""
+        """Return whether the selected row shows details."""
         return bool(self.details) and self.details == self.chosen
 
     def _type(self, key: str) -> None:
@@ -383,7 +386,7 @@ class View:
             self.mode = "trim"
 
     def _answer(self, key: str) -> list[str]:
-        """Accept only y: Enter may have been meant for something else."""
+        """Accept only `y` as agreement, as Enter may have been meant for something else."""
         self.mode, item = "", self.current
         if key != "y" or not item:
             self.message = "nothing was changed"
@@ -462,7 +465,7 @@ class Terminal:
         """Take the terminal."""
         from rich.live import Live
 
-        # keeps standard output as it is: the one of Live claims not to be a terminal
+        # Standard output stays as it is, as Live's replacement does not look like a terminal.
         self.live = Live(
             screen=True, auto_refresh=False, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,

@@ -53,7 +53,7 @@ from mmpolicy.verbs.options import (
 
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile of --bind
-SHOWN = 10  # writes of a dry run
+SHOWN = 10  # A dry run shows this many writes.
 WORTH_KIB = 1024  # less memory that was left alone is not reported
 
 
@@ -188,7 +188,7 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
                     writes.append(write)
         except Error as err:
             if err.exit_code == Exit.DENIED:
-                raise  # else it has just ended
+                raise  # Other errors mean that the process has ended.
         _note(row, finder)
 
     def lines() -> Iterator[str]:
@@ -302,7 +302,7 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
-    """Bind the target to the profile, created if necessary; one change, as by bind."""
+    """Bind the target to the profile, which is created if necessary, as one change."""
     if not host.tree.exists(CONTROL):
         hint = "mmpolicy load; or without --bind, and MemoryTHP=disable in its unit (systemd 260)"
         raise Error("--bind needs the module, which is not loaded", Exit.LACKING, hint)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whether `try` may change something now: not in the midst of a deploy, nor short of memory."""
+"""Decide whether `try` may change a service now: not during a deployment or memory shortage."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from mmpolicy.host.service import unsteady
 from mmpolicy.memory.findings import STALLS
 from mmpolicy.memory.trim import Pressure
 
-WAITING = 10.0  # percent of the time that tasks may wait for memory, as in the presets
+WAITING = 10.0  # The share of time in percent that tasks may wait for memory, as in the presets.
 
 
 def short_of_memory(stalled: float, compactions: float) -> str:
-    """Return that the tasks of a service wait for memory, unless for compaction.
+    """Return the reason if tasks of a service wait for memory for a cause other than compaction.
 
-    On a host with many CPUs the pressure of the whole host does not show one service.
+    On a host with many CPUs, the pressure of the whole host does not show a single service.
     """
     if stalled <= WAITING or compactions >= STALLS:
         return ""
@@ -22,5 +22,5 @@ def short_of_memory(stalled: float, compactions: float) -> str:
 
 
 def not_now(host: Host, unit: str) -> str:
-    """Return why a service must be left alone now; empty if nothing stands against a change."""
+    """Return why a service must not be changed now; empty if there is no reason."""
     return Pressure(host, WAITING).too_high() or next(unsteady(host.show_units, unit), "")

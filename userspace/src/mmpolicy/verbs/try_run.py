@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A trial: a switchback by `ab run`, the decision by its report, and what is kept of it."""
+"""Run a trial: a switchback by `ab run`, a decision by its report, and keeping the setting."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
     from mmpolicy.ab.report.report import Report
     from mmpolicy.ab.run.runner import Runner
 
-MEMORY, CPU, WORK = 5, 3, 5  # percent by which each may be worse
+MEMORY, CPU, WORK = 5, 3, 5  # Each metric may be worse by this many percent.
 WASHOUT = 1 / 3  # of a block
 
 
 class Try(NamedTuple):
-    """How a candidate is tried: the preset, an arm in place of the preset's, and the gain."""
+    """How a candidate is tried: the preset, an arm that replaces the preset's, and the gain."""
 
     preset: str
     treatment: str
-    gains: str  # the metric that has to be found better
+    gains: str  # The metric that must improve for the setting to be kept.
 
 
 TRIES = {
@@ -74,7 +74,7 @@ TRIES = {
 
 @dataclass(frozen=True)
 class Wish:
-    """What a person asks `try` to do."""
+    """The options that an operator gives to `try`."""
 
     candidate: str
     cgroup: str  # the path
@@ -86,7 +86,7 @@ class Wish:
 
     @property
     def words(self) -> list[str]:
-        """Return the options of `ab run`."""
+        """Return the options for `ab run`."""
         how = TRIES[self.candidate]
         words = ["--preset", how.preset, "--cgroup", self.cgroup]
         words += ["--treatment", how.treatment] if how.treatment else []
@@ -105,12 +105,12 @@ class Wish:
 
     @property
     def treatment(self) -> str:
-        """Return the arm that is tried."""
+        """Return the treatment arm: the setting that is tried."""
         how = TRIES[self.candidate]
         return how.treatment or str(read_preset(how.preset)["treatment"])
 
     def metrics(self) -> Iterator[str]:
-        """Yield the metrics: the gain, and guards with the margins of all others."""
+        """Yield the metrics: the one that must improve, and the others with their margins."""
         gains, at = TRIES[self.candidate].gains, f"cgroup:{self.cgroup}"
         per_work = f" / {self.work}" if self.work else ""
         cpu, memory = f"{at}/cpu.stat:usage_usec/s", f"{at}/memory.current"
@@ -128,7 +128,7 @@ class Wish:
             yield f"{name}={text}" + (f" guard {margin}%" if name != gains else "")
 
     def rule(self) -> str:
-        """Return the rule of the decision, which is said before the first block."""
+        """Return the text of the decision rule, which is shown before the first block."""
         gains = TRIES[self.candidate].gains
         margins = {"cpu": CPU, "memory": MEMORY} | ({"work": WORK} if self.work else {})
         others = ", ".join(f"{name} {margin} %" for name, margin in margins.items()
@@ -140,7 +140,7 @@ class Wish:
 
 
 def planned_of(ctx: click.Context, wish: Wish) -> Plan:
-    """Return the experiment; refuse one that cannot be, or must not begin now."""
+    """Return the plan of the experiment; raise an error if it cannot begin now."""
     host: Host = ctx.obj
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
@@ -148,7 +148,7 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
 
 
 def check_libraries() -> None:
-    """Refuse a trial where a library is missing that its report needs."""
+    """Raise an error early if a library is missing that the report needs."""
     import mmpolicy.ab.report.report  # noqa: F401
 
 
@@ -164,7 +164,7 @@ def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
 
 
 def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
-    """Yield the trial in words: the experiment, its time, and the rule of the decision."""
+    """Yield the plan of the trial as text: the experiment, its duration, and the decision rule."""
     yield from experiment_lines(TRIES[wish.candidate].preset, experiment)
     if wish.candidate == SIZES:
         yield "acts on all programs of the host, in the blocks of the treatment"
@@ -172,7 +172,7 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
-    """Return what is done if the setting is kept, in words."""
+    """Return in words what is done if the setting is kept."""
     if wish.candidate == SIZES:
         return keeps_sizes(tree, wish.treatment)
     name = _free_name(read_state(tree), wish)
@@ -198,7 +198,7 @@ def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
 
 
 def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
-    """Run the experiment, decide, and keep the setting or leave all as it was."""
+    """Run the experiment, decide, and keep the setting or restore the former state."""
     trial = trial.keep(host.tree)
     try:
         also = Watch(host.show_units, host.clock, wish.unit)
@@ -241,7 +241,7 @@ def _report(file: str) -> Report:
 
 
 def _exit(runner: Runner, report: Report) -> int:
-    """Return the exit code, 0 alone if the setting is kept."""
+    """Return the exit code; it is 0 only if the setting is kept."""
     if runner.end["status"] == "interrupted":
         return SHELL + runner.caught[0]
     if report.exit == Exit.WORSE:
@@ -254,7 +254,8 @@ def _exit(runner: Runner, report: Report) -> int:
 def _why_back(runner: Runner, report: Report) -> str:
     status, reason = runner.end["status"], runner.end["reason"]
     if status == "lost":
-        own = str(reason).partition(";")[0]  # what follows is advice for ab run
+        # The text after the semicolon is advice for `ab run`, not for `try`.
+        own = str(reason).partition(";")[0]
         return f"{own}; a new run, not a block of this one: give the command again"
     if status != "done":
         return str(reason) if status == "guard" else f"{status}, {reason}"
@@ -262,7 +263,7 @@ def _why_back(runner: Runner, report: Report) -> str:
 
 
 def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
-    """Yield the page about a trial, without the decision."""
+    """Yield the lines of a trial's page, without the decision."""
     blocks = runner.recording.blocks
     against = "the sizes of before" if trial.candidate == SIZES else "stock"
     yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against {against}"
@@ -288,7 +289,7 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
 
 
 def _keep(host: Host, wish: Wish, profile: str) -> str:
-    """Bind the service to a new profile, now and for good; return the commands that undo it."""
+    """Bind the service to a new profile now and at each start; return the undo commands."""
     tree = host.tree
     with exclusive(host, dry_run=False):
         old = read_state(tree)
@@ -314,7 +315,7 @@ def _keep(host: Host, wish: Wish, profile: str) -> str:
 
 
 def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
-    """Return the manifest that was applied last, if all is as it says."""
+    """Return the manifest that was applied last, if the current state matches it."""
     try:
         manifest = Manifest.applied(tree)
         same = manifest and not changed_keys(now, manifest.target(tree, now))
@@ -324,7 +325,7 @@ def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
 
 
 def _declare(tree: Tree, manifest: Manifest, wish: Wish, profile: str) -> None:
-    """Add what is kept to the manifest that `verify` compares with."""
+    """Add the kept setting to the manifest that `verify` compares with."""
     paths = [file_of(profile)] + ([UnitBinding(wish.unit).path] if wish.unit else [])
     files = [*manifest.files, *((path, tree.read(path)) for path in paths)]
     tree.keep(APPLIED, Manifest(manifest.name, files).text(), 0o644)

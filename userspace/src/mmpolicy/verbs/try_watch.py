@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try --watch`: go on testing a kept setting, and go back if it has come to harm.
+"""The verb `try --watch`: continue to test a kept setting, and take it back if it does harm.
 
-Of each cycle of blocks, one is at stock, at a random moment, and a block with the setting is next
-to it; a coin decides which of them comes first. The setting is in force all other time, and that
-is the state to which every end of this leads.
+In each cycle of time, one block runs at stock at a random moment, next to a block with the
+setting, and a coin decides which of the two comes first. At all other times the setting is in
+force. However the process ends, it tries to leave the setting in force.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ from mmpolicy.verbs.try_now import not_now
 from mmpolicy.verbs.try_run import CPU, MEMORY, WORK
 
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0
-LEAST_S, STEP_S = 0.01, 5.0  # of a sleep; after a step, a signal is heeded
+# The shortest and the longest sleep, in seconds; signals are checked between sleeps.
+LEAST_S, STEP_S = 0.01, 5.0
 HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
-HARMED = 2  # times the margin is the harm that the promised time is about
+HARMED = 2  # The promised time is that for finding harm of this many times the margin.
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
 NEXT = "mmpolicy try --watch 2% begins it again"
@@ -87,7 +88,7 @@ NEXT = "mmpolicy try --watch 2% begins it again"
 
 
 def cost_lines(percent: float, block_s: float) -> Iterator[str]:
-    """Yield the continued proof in words, and its price."""
+    """Yield in words how the setting is tested further, and what that costs."""
     cycle = block_s * 100 / percent
     yield (
         f"watch: one block of {block_s:g} s in {cycle / 60:.3g} min is at stock, as long as the "
@@ -100,7 +101,7 @@ def cost_lines(percent: float, block_s: float) -> Iterator[str]:
 
 
 def promise_line(record: Watched) -> str:
-    """Return within which time harm is found."""
+    """Return in words how many days it takes to find harm."""
     known = [f"{name} in {days:.1f} days" for name, days in record.days.items() if days]
     late = [name for name, days in record.days.items() if not days]
     said = [f"found in 4 of 5 cases: {', '.join(known)}"] * bool(known)
@@ -121,7 +122,7 @@ def begin_lines(record: Watched) -> Iterator[str]:
 
 
 def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
-    """Return the record of a proof that is about to begin: all but the arms is as in the trial."""
+    """Return the record of a test that is about to begin, with the options of the trial."""
     try:
         recording = load(Path(trial.file))
     except OSError as err:
@@ -140,7 +141,7 @@ def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
 
 
 def _promised(record: Watched, found: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
-    """Return the days in which harm of each metric is found; 0 if it is not."""
+    """Return for each metric the days until harm is found; 0 if it would not be found."""
     from mmpolicy.ab.report.drift import days_to_find
 
     metrics, days = _metrics(record), {}
@@ -161,7 +162,7 @@ def _metrics(record: Watched) -> list[Metric]:
 
 
 def begin_watch(host: Host, record: Watched) -> None:
-    """Have systemd go on testing a kept setting."""
+    """Start a systemd unit that continues to test a kept setting."""
     words = ["try", "--watch", f"{record.percent:g}%", "--trial", record.trial, "--yes"]
     start_own_unit(
         host, unit_of(record), "Continued proof of mmpolicy", [*words, "--foreground"], RESTARTED
@@ -169,12 +170,12 @@ def begin_watch(host: Host, record: Watched) -> None:
 
 
 def unit_of(record: Watched) -> str:
-    """Return the name of its unit of systemd."""
+    """Return the name of the systemd unit that tests the setting."""
     return f"mmpolicy-watch-{record.profile}"
 
 
 class How(NamedTuple):
-    """How a person wants it to begin."""
+    """How the operator wants the test to start."""
 
     yes: bool
     foreground: bool
@@ -183,7 +184,7 @@ class How(NamedTuple):
 
 
 def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -> None:
-    """Go on testing the kept setting: say its price, ask, and have systemd do it, or do it here."""
+    """Show the cost, ask, and test a kept setting further, in a systemd unit or in this process."""
     host: Host = ctx.obj
     trial = _trial_of(host.tree, name)
     known = watched_of(host.tree, trial.name)
@@ -212,20 +213,20 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
 
 
 def _trial_of(tree: Tree, name: str | None) -> Trial:
-    """Return the named trial: its setting is in force, or is bound again."""
+    """Return the trial with this name, if its setting is in force or can be bound again."""
     for trial in reversed(read_trials(tree)):
         named = trial.name == name if name else trial.profile
         if named and standing(tree, trial) in (KEPT, AT_STOCK):
             return trial
         record = watched_of(tree, trial.name)
         if name == trial.name and record and record.phase in (ON, GOING_BACK):
-            return trial  # the module may be reloaded just now
+            return trial  # The module may be being reloaded at this moment.
     text = f"nothing is in force that {name} has kept" if name else "no setting of try is in force"
     raise Error(text, Exit.FAILED, "mmpolicy try --list")
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Prove it here, until a signal, somebody's change, or harm ends it."""
+    """Test the setting in this process until a signal, a change of it, or harm ends that."""
     host: Host = ctx.obj
     with host.tree.locked(record.lock, f"{RUN}{os.getpid()}", 0.5), noted() as caught:
         if host.tree.exists(record.stop):
@@ -241,7 +242,7 @@ def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> 
 
 
 def watch_trial(host: Host, trial: Trial, percent: float) -> None:
-    """Go on testing the setting of a trial, and say so; it stays kept if that is impossible."""
+    """Begin to test the setting of a trial; if that is impossible, the setting is still kept."""
     try:
         record = new_record(host.tree, trial, percent)
         begin_watch(host, record)
@@ -258,7 +259,7 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
 
 
 class Watcher:
-    """Proves one setting, a pair of blocks in each cycle."""
+    """Tests one kept setting with a pair of blocks in each cycle."""
 
     def __init__(
         self, ctx: click.Context, trial: Trial, record: Watched, caught: list[int]
@@ -267,12 +268,12 @@ class Watcher:
         self.trial = trial
         self.record = record
         self._ctx, self._caught = ctx, caught
-        self._changed = 0  # looks that have found the setting no longer in force
+        self._changed = 0  # How many checks in a row have found that the setting is not in force.
         self._offset = time.time() - self.host.clock()
 
     @property
     def _over(self) -> bool:
-        """Tell if it has come to its end, or somebody ends it."""
+        """Return whether the test has ended, or an operator asks it to end."""
         if self.record.phase == ON and self.host.tree.exists(self.record.stop):
             self._keep(phase=ENDED, reason=STOPPED)
         return bool(self._caught) or self.record.phase in (ENDED, WENT_BACK)
@@ -296,7 +297,7 @@ class Watcher:
             self.host.sleep(min(left, STEP_S))
 
     def _keep(self, **changes: Any) -> None:
-        """Write the progress down; a full disk is no reason to end."""
+        """Write the progress to the record; a full disk does not end the test."""
         new = replace(self.record, **changes)
         with suppress(Error):
             new.keep(self.host.tree)
@@ -306,14 +307,14 @@ class Watcher:
         keep_change(self.host, StateChange({}, {}), f"{self.record.cgroup}: {note}")
 
     def _mend(self) -> None:
-        """Bind the service again, if a block at stock was cut off."""
+        """Bind the service again if a block at stock was interrupted."""
         if self.record.at_stock:
             note = mend(self.host.tree, self.record) or "bound again"
             self._tell(f"its block at stock was cut off: {note}")
             self._keep(at_stock=0, lost=self.record.lost + 1)
 
     def _look(self) -> None:
-        """Run a pair of blocks, and decide; an obstacle leaves it to the next cycle."""
+        """Run a pair of blocks and decide; if something prevents it, the next cycle tries again."""
         try:
             if self.record.phase == GOING_BACK:
                 self._go_back()
@@ -331,7 +332,7 @@ class Watcher:
             self._keep(skipped=err.message)
 
     def _gone(self) -> bool:
-        """Tell if somebody has taken the setting back; a reload of the module may last a while."""
+        """Return whether an operator has undone the setting; reloading the module takes time."""
         if standing(self.host.tree, self.trial) == KEPT:
             self._changed = 0
             return False
@@ -349,7 +350,7 @@ class Watcher:
         return not_now(self.host, self.trial.unit)
 
     def _pair(self) -> Watch | None:
-        """Run one pair; return it, nothing if it was cut short."""
+        """Run one pair of blocks; return None if it was interrupted."""
         tree, record = self.host.tree, self.record
         file = tree.real(f"/run/mmpolicy/watch-{record.trial}.jsonl")
         file.unlink(missing_ok=True)
@@ -371,7 +372,7 @@ class Watcher:
         return Watch(at, {name: pairs[0] for name, pairs in found.items()})
 
     def _note_stock(self, number: int) -> None:
-        """Write it down before the block begins: without that, it does not begin."""
+        """Record the block at stock before it begins; an error prevents the block."""
         self.record = self.record.keep(self.host.tree, at_stock=number)
 
     def _plan(self) -> Plan:
@@ -409,7 +410,7 @@ class Watcher:
 
 
 def harm(record: Watched, pairs: Sequence[Watch]) -> str:
-    """Return which metric is shown to be worse than allowed, in words; empty if none is."""
+    """Return in words which metric is shown to be worse than allowed; empty if none is."""
     from mmpolicy.ab.report.drift import evidence_of, is_harm
 
     metrics = _metrics(record)
@@ -426,7 +427,7 @@ def harm(record: Watched, pairs: Sequence[Watch]) -> str:
 
 
 def _effects(record: Watched, pairs: Sequence[Watch]) -> Iterator[tuple[str, Ends]]:
-    """Yield the effect of each metric in percent, where there are enough pairs for an interval."""
+    """Yield the effect of each metric in percent, if there are enough pairs for an interval."""
     for metric in _metrics(record):
         values = [each.values[metric.name] for each in pairs if metric.name in each.values]
         scale, *ends = sequence(values) if len(values) > 1 else ("difference", 0.0)
@@ -441,7 +442,7 @@ def _ends(ends: Ends) -> str:
 
 
 def take_back(host: Host, trial: Trial) -> None:
-    """Undo the kept setting; later changes by others stay."""
+    """Undo the kept setting; keep later changes by other commands."""
     tree, name = host.tree, trial.profile
     with exclusive(host, dry_run=False):
         if tree.exists(file_of(name)):
@@ -455,21 +456,21 @@ def take_back(host: Host, trial: Trial) -> None:
 
 
 def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
-    """Tell if an entry binds the service to the kept setting."""
+    """Return whether an entry binds the service to the kept setting."""
     if isinstance(key, UnitBinding):
         return key.unit == trial.unit and value == profile
     return isinstance(key, CgroupBinding) and value == profile
 
 
 def _is_of(key: Any, profile: str) -> bool:
-    """Tell if an entry is a profile, or is set in it."""
+    """Return whether an entry is this profile, or a setting in it."""
     if isinstance(key, Setting):
         return key.profile == profile
     return isinstance(key, Profile) and key.name == profile
 
 
 def mend(tree: Tree, record: Watched) -> str:
-    """Bind a service again whose block at stock was cut off; return why not, if that is so."""
+    """Bind a service again whose block at stock was interrupted, or return why not."""
     return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
 
 
@@ -477,7 +478,7 @@ def mend(tree: Tree, record: Watched) -> str:
 
 
 def watch_lines(tree: Tree, record: Watched) -> Iterator[str]:
-    """Yield the progress of a continued proof."""
+    """Yield the progress of a setting's further test."""
     yield f"watch      {_where(tree, record)}"
     for metric in _metrics(record):
         if ends := record.effects.get(metric.name):
@@ -502,7 +503,7 @@ def _where(tree: Tree, record: Watched) -> str:
 
 
 def _judged(metric: Metric, ends: Ends) -> str:
-    """Return the verdict of an interval."""
+    """Return the verdict for an interval."""
     low, high = (ends[1], ends[2]) if metric.better == "lower" else (-ends[2], -ends[1])
     if metric.guard:
         return f"within its margin of {metric.margin:g} %" if high < metric.margin else "not clear"
@@ -510,7 +511,7 @@ def _judged(metric: Metric, ends: Ends) -> str:
 
 
 def stop_watches(host: Host) -> list[Watched]:
-    """End the continued proofs of this host; a setting that went back is acknowledged."""
+    """End all further tests on this host, and acknowledge settings that were taken back."""
     stopped = []
     for record in read_watched(host.tree):
         if record.phase == WENT_BACK and not record.known:
@@ -521,7 +522,7 @@ def stop_watches(host: Host) -> list[Watched]:
 
 
 def _stop(host: Host, record: Watched) -> Watched:
-    """End one, and wait until its setting is in force; without a process, see to that here."""
+    """End one test, and wait until its setting is in force; without a process, bind it here."""
     tree, who = host.tree, record.running(host.tree)
     pid = re.fullmatch(rf"{RUN}(\d+)", who)
     tree.keep(record.stop, "")
