@@ -117,6 +117,25 @@ def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> N
     assert "as the median over all rounds" in page and "mean of logarithms" not in page
 
 
+def test_numbers_of_threads(run: Run, tree: FakeTree, eats: list[str], tmp_path: Path) -> None:
+    """Each has a table of its own, in which 12 MB a thread are seen in the faults."""
+    eats[3] = f"for i in $(seq {{threads}}); do {EATS.replace('exit', 'continue')}; y=$y$x; done"
+    out = tmp_path / "out.json"
+    words = ["--threads", "1,3", "--runs", "1", "--warmup", "0", "--out", str(out)]
+    result = run("bench", *words, *eats)
+    assert result.code == 0, result.err
+    assert [line for line in result.out.splitlines() if line.startswith("threads")] == [
+        "threads: 1", "threads: 3",
+    ]  # fmt: skip
+    one, three = json.loads(out.read_text())["threads"]
+    assert (one["threads"], three["threads"]) == (1, 3)
+    faults = [each["arms"][0]["mean"]["faults"] for each in (one, three)]
+    assert faults[1] > 2 * faults[0]
+    assert run("bench", "--threads", "2", "--", "true").code == 2
+    assert run("bench", "--threads", "0", *eats).code == 2
+    assert run("bench", "--threads", "2", "--html", str(out), *eats).code == 2
+
+
 def test_counters_of_perf(
     run: Run, eats: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

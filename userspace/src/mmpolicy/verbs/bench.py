@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from mmpolicy.bench.result import Result
     from mmpolicy.bench.rounds import Bench
 
+PLACE = "{threads}"  # in the command
 RUNS = 12  # rounds
 IDLE = 0.05  # share of a run's time; with less CPU time, another process may have done the work
 
@@ -80,9 +83,47 @@ def _own(arm: Arm) -> Iterator[tuple[str, str]]:
         yield "collapse", "2 MB"
 
 
+class Threads(click.ParamType):
+    """Numbers of threads, such as 1,4,16."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        words = str(value).split(",")
+        if not all(word.isdecimal() and int(word) for word in words):
+            self.fail(f"'{value}' are no numbers such as 1,4,16", param, ctx)
+        return [int(word) for word in words]
+
+
+def _works(work: Work, threads: Sequence[int]) -> dict[int, Work]:
+    """Return the work for each number of threads; without any, as it is, for 0."""
+    if not threads:
+        return {0: work}
+    if not any(PLACE in word for word in (*work.command, work.server)):
+        text = f"--threads needs {PLACE} in the command, as in: env OMP_NUM_THREADS={PLACE} load"
+        raise click.UsageError(text)
+
+    def filled(word: str, number: int) -> str:
+        return word.replace(PLACE, str(number))
+
+    return {
+        number: replace(
+            work,
+            command=[filled(word, number) for word in work.command],
+            server=filled(work.server, number),
+            ready=filled(work.ready, number),
+        )
+        for number in threads
+    }
+
+
 def _check_outputs(options: dict[str, Any]) -> None:
     """Refuse an output file that cannot be written now, and not after minutes."""
     plot, html = options["plot"], options["html"]
+    if options["threads"] and (plot or html):
+        raise click.UsageError("--plot and --html are for one number of threads")
     if plot and plot.suffix not in (".svg", ".png"):
         raise click.UsageError(f"{plot}: the name has to end in .svg or .png")
     if plot or html:
@@ -144,6 +185,10 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     "--timeout", type=Seconds(), default="10m", show_default=True,
     help="End the bench if one run takes longer.",
 )  # fmt: skip
+@click.option(
+    "--threads", type=Threads(), metavar="N[,N...]",
+    help=f"A bench for each number, which takes the place of {PLACE} in COMMAND and --server.",
+)  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order of the runs.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write all numbers to FILE, as JSON.")
 @click.option("--plot", type=FILE, metavar="FILE", help="Draw the ratios into FILE.svg or .png.")
@@ -179,16 +224,26 @@ def bench(
     if options["detect"] and options["within"]:
         raise click.UsageError("choose one of --detect and --precision")
     work = Work(command, options["server"], options["ready"], options["timeout"])
-    chosen = _arms(host, (*arms, *[COLLAPSE] * collapse))
+    works = _works(work, options["threads"] or ())
+    given = (*arms, *[COLLAPSE] * collapse)
+    chosen = _arms(host, given)
     if dry_run:
         _dry_run(chosen, want_json)
         return
     _check_outputs(options)
     _warn_of_few(len(chosen.arms), options)
     seed = options["seed"] if options["seed"] is not None else random.SystemRandom().getrandbits(62)
-    done, failure = _measure(host, chosen, work, seed, options)
-    if done.runs:
-        _tell(host, done, work, failure, want_json, options)
+    benches: dict[int, Bench] = {}
+    for number, each in works.items():
+        if number:
+            click.echo(f"threads: {number}", err=True)
+        done, failure = _measure(host, _arms(host, given), each, seed, options)
+        if done.runs:
+            benches[number] = done
+        if failure:
+            break
+    if benches:
+        _tell(host, benches, work, failure, want_json, options)
     if failure:
         raise failure
 
@@ -231,7 +286,7 @@ def _measure(
 
 def _tell(
     host: Host,
-    done: Bench,
+    benches: dict[int, Bench],
     work: Work,
     failure: Error | None,
     want_json: bool,
@@ -240,22 +295,37 @@ def _tell(
     """Print the result of the complete rounds, then write the files, so a full disk hides none."""
     from mmpolicy.bench.result import Result
 
-    result = Result(
-        done.arms.arms, done.runs, options["metric"], done.seed, bool(options["within"])
-    )
-    for note in _not_counted(done):
+    results = {
+        number: Result(
+            done.arms.arms, done.runs, options["metric"], done.seed, bool(options["within"])
+        )
+        for number, done in benches.items()
+    }
+    for note in dict.fromkeys(chain.from_iterable(map(_not_counted, benches.values()))):
         click.echo(f"warning: {note}", err=True)
+    *_, (last, done) = benches.items()
+    found = {
+        number: {**result.data(), "outlived": sorted(benches[number].programs.outlived)}
+        for number, result in results.items()
+    }
     facts = _facts(host, work, done.seed)
     data = {
-        "dry_run": False, **facts, **result.data(),
-        "outlived": sorted(done.programs.outlived),
+        "dry_run": False, **facts,
+        **(found.get(0) or {"threads": [{"threads": n, **each} for n, each in found.items()]}),
         "failed": failure.message if failure else None,
     }  # fmt: skip
-    emit("bench", want_json, data, result.lines)
+
+    def lines() -> Iterator[str]:
+        for number, result in results.items():
+            yield from [f"threads: {number}", ""] if number else []
+            yield from result.lines()
+            yield from [""] if number != last else []
+
+    emit("bench", want_json, data, lines)
     if failure:
         rounds = len(done.runs)
         failure.message += f"; {rounds} complete round{'s' * (rounds > 1)} before it: see above"
-    _save(result, data, facts, shlex.join(work.command), options, failure)
+    _save(results[last], data, facts, shlex.join(work.command), options, failure)
 
 
 def _save(
