@@ -50,6 +50,10 @@ PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = 0x80, 0x40, 0x20, 0x04, 0x02
 FRAME = (1 << 55) - 1
 FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
 THERE = bytes(mark >> 7 for mark in range(256))
+# 512 entries as one number: of the frames 0, 1, 2 and so on, and of frame 1 each time
+RISING, ONES = (
+    int.from_bytes(array("Q", some).tobytes(), "little") for some in (range(PAGES), [1] * PAGES)
+)
 # Bits of kpageflags
 UNEVICTABLE, ZERO_PAGE = 1 << 18, 1 << 24
 COMPOUND = 1 << 15 | 1 << 16  # head or tail of a large folio
@@ -137,18 +141,18 @@ def is_huge(first: int, last: int) -> bool:
 
 def _in_a_row(raw: bytes, first: int) -> bool:
     """Tell if all entries are of one folio; a write during a child's lifetime replaces a page."""
-    return array("Q", raw) == array("Q", range(first, first + PAGES))
+    return int.from_bytes(raw, "little") == first * ONES + RISING
 
 
 def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) -> Verdict:
     """Decide about the 512 entries of pagemap of an aligned 2 MB within one area."""
     marks = raw[7::8]
-    first, last = (int.from_bytes(each, "little") for each in (raw[:8], raw[-8:]))
-    there = marks.translate(THERE).count(1)
-    if there == PAGES and is_huge(first, last) and _in_a_row(raw, first):
+    first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
+    if is_huge(first, last) and _in_a_row(raw, first):
         return Verdict(HUGE, PAGES, 0, first & FRAME)
     if marks == FULL:
         return Verdict("", PAGES, 0, first & FRAME)
+    there = marks.translate(THERE).count(1)
     kinds = {mark: marks.count(mark) for mark in set(marks)}
     # Neither FILE nor EXCLUSIVE: the zero page, or a page shared with a child.
     common = [mark for mark in kinds if mark & PRESENT and not mark & EXCLUSIVE]
@@ -293,11 +297,11 @@ class Target:
     def _full_of_zeroes(self, pages: Sequence[int], most: int) -> int:
         """Return how many of some pages are full of zeroes, at most one more than `most`."""
         spots, nothing, found = self.memory.read(pages, SPOT), bytes(SPOT), 0
-        at = spots.find(nothing)
-        while at >= 0 and found <= most:
-            if at % SPOT == 0:
+        for at in range(0, len(spots), SPOT):
+            if spots[at : at + SPOT] == nothing:
                 found += self.memory.read([pages[at // SPOT]], PAGE) == bytes(PAGE)
-            at = spots.find(nothing, at - at % SPOT + SPOT)
+                if found > most:
+                    break
         return found
 
     def emptiness(self, start: int) -> float:
@@ -326,8 +330,8 @@ class Target:
 
     def is_made(self, start: int) -> bool:
         """Tell if 2 MB are one page now."""
-        entries = self._space.entries(start, PAGES)
-        return len(entries) == PAGES and is_huge(entries[0], entries[-1])
+        ends = [self._space.entries(at, 1) for at in (start, start + BLOCK - PAGE)]
+        return all(ends) and is_huge(ends[0][0], ends[1][0])
 
 
 def time_one(host: Host, holds: Holds) -> float:
@@ -375,6 +379,7 @@ class Collapser:
         self._nodes: dict[int, Node | None] = {}  # by section, from the last reading
         self._rooms: dict[str, int | None] = {}  # room below limits, by folder, when last read
         self._slow = 0  # slow collapses in a row
+        self._cpu_s = time.thread_time()
         self.done = Done()
 
     def ready(self, target: Target, start: int) -> bool:
@@ -407,7 +412,7 @@ class Collapser:
         """Check 2 MB, collapse them, and pause; return the errno of the kernel."""
         if target.pid in self.done.ended or self._must_stop():
             return 0
-        began, cpu = self._host.clock(), time.thread_time()
+        began = self._host.clock()
         try:
             with target.holds.undisturbed():  # once per step: a switch costs more than a check
                 number = self._collapse(target, start)
@@ -418,11 +423,12 @@ class Collapser:
         if number == ESRCH:
             self.done.ended.add(target.pid)
         took = self._host.clock() - began
-        self.done.cpu_s += time.thread_time() - cpu
+        self.done.cpu_s = time.thread_time() - self._cpu_s
         pause = took * (1 / self._limits.share - 1)
         if self._slow:
             pause = max(pause, BACK_OFF_S * 2 ** (self._slow - 1))
-        self._host.sleep(pause)
+        if pause > 0:  # with --cpu 100 it is not
+            self._host.sleep(pause)
         return number
 
     def _collapse(self, target: Target, start: int) -> int:
