@@ -101,6 +101,7 @@ def run(
             app.advice = tree.advice
         app.start_unit = lambda argv: units.append([*argv])
         app.start_path_unit = lambda unit, words: units.append([f"{unit}.path", *words])
+        app.enable_unit = lambda unit: units.append(["enable", unit])
         app.show_units = show
         result = runner.invoke(main, args, obj=app)
         if result.exception and not isinstance(result.exception, SystemExit):

@@ -18,8 +18,8 @@ from mmpolicy.memory.worth import (
     NOT_HERE,
     NOT_NOW,
     NOT_WORTH,
+    ONCE,
     OUT_OF_REACH,
-    TRIED,
     WORTH,
     Here,
     Seen,
@@ -28,6 +28,7 @@ from mmpolicy.memory.worth import (
     judge,
 )
 from mmpolicy.verbs import try_look
+from mmpolicy.verbs.try_once import HOW
 from mmpolicy.verbs.try_run import TRIES
 
 from .fakes import THP, Clock, FakeTree, Run
@@ -43,7 +44,7 @@ REST = Seen(
     compactions=0, not_now="",
 )  # fmt: skip
 HERE = Here(
-    target="--unit web.service", trim=Way(), maintain=Way(), own_sizes=Way(),
+    target="--unit web.service", trim=Way(), maintain=Way(), collapse=Way(), own_sizes=Way(),
     module=Way(commands=("mmpolicy load",)), loaded=False, systemd=True, run_time="a while",
 )  # fmt: skip
 WASTE: dict[str, Any] = {"waste_kib": 100 * MIB, "error_kib": 5 * MIB}
@@ -110,18 +111,19 @@ def test_a_host_that_cannot() -> None:
 def test_each_candidate_is_whole() -> None:
     """It says what to type, how long, for how much, and how to undo and to prove it."""
     figures = {**WASTE, **BUSY, "freed_kib": 99 * MIB, "stalled": 9.0, "compactions": 9.0,
-               "private_kib": 300 * MIB}  # fmt: skip
+               "private_kib": 300 * MIB, "cpu": 80}  # fmt: skip
     _, _, found = judge(replace(REST, **figures), HERE)
-    assert len({each.name for each in found}) == len(found) == 7
+    assert len({each.name for each in found}) == len(found) == 8
     for each in found:
         assert all((each.gain, each.commands, each.time, each.price, each.undo, each.proof))
         words = shlex.split(each.commands[-1])
         assert words[0] == "mmpolicy" and "web.service" in words
         assert each.switchback == bool({"--preset", "--candidate"} & {*words})
-        assert (words[1] == "try") == (each.name in TRIED)
-        assert each.name not in TRIED or TRIES[each.name].preset in names()
+        assert (words[1] == "try") == each.switchback == (each.name not in ONCE)
+        assert each.name in ONCE or TRIES[each.name].preset in names()
     assert {each.name for each in found} == {*NAMES}
-    assert {*TRIES} == {*TRIED}
+    assert {*TRIES} == {*NAMES} - {*ONCE}
+    assert {*HOW} == {*ONCE}
     for name in NAMES:
         _, _, others = judge(replace(REST, **figures), HERE, [name])
         assert {each.name for each in others} == {*NAMES} - {name}

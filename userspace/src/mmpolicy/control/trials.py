@@ -27,7 +27,10 @@ SYSTEMD = "/run/systemd/system"  # is there where systemd runs the host
 BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"  # sets the sizes that are kept
 RUN = "try, pid "  # prefix of the text in the lock
 VERSION = 1
+MAINTAIN = "mmpolicy-maintain.service"
+ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
+DONE = "done once"  # a phase, too: it paid, and there is no setting to keep
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
 AT_STOCK = "at stock"  # the continued proof was killed in a block at stock
@@ -51,6 +54,7 @@ class Trial:
     page: tuple[str, ...] = ()
     undo: str = ""
     sizes: Values = field(default_factory=dict)  # of the kernel's own that are kept
+    maintained: bool = False  # kept by a manifest for `maintain`
 
     @property
     def path(self) -> str:
@@ -93,8 +97,8 @@ def read_trials(tree: Tree) -> list[Trial]:
 
 def standing(tree: Tree, trial: Trial) -> str:
     """Return what is in force of a trial now: a phase, or how the host differs from it."""
-    if trial.phase == BACK:
-        return BACK
+    if trial.phase in (BACK, DONE):
+        return trial.phase
     if trial.phase in (RUNNING, KEEPING) and running(tree):
         return trial.phase
     if trial.phase in (RUNNING, KEEPING) and knobs_left(tree):
@@ -120,14 +124,18 @@ def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
         values = (tree.exists(path) and read_knob(tree, path) == value
                   for path, value in trial.sizes.items())  # fmt: skip
         return [tree.exists(BOOT_FILE), *values]
-    return [there for there, _ in _parts_of_profile(tree, trial)]
+    return [there for there, _ in _parts_of_setting(tree, trial)]
 
 
-def _parts_of_profile(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
-    """Yield of each part of a profile that is kept if it is there, and the command that undoes it.
+def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
+    """Yield of each part of a setting that is kept if it is there, and the command that undoes it.
 
     An unload of the module takes the profile away, but neither its file nor the binding of a unit.
     """
+    if trial.maintained:
+        yield tree.exists(trial.manifest), f"rm {tree.real(trial.manifest)}"
+        yield tree.exists(ENABLED), ""
+        return
     try:
         state = read_state(tree)
     except Error:  # the module is not loaded
@@ -146,7 +154,7 @@ def _parts_of_profile(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
 
 def undo_of_half(tree: Tree, trial: Trial) -> str:
     """Return the commands that undo the parts that a trial has kept before it was killed."""
-    parts = [] if trial.sizes else [*_parts_of_profile(tree, trial)]
+    parts = [] if trial.sizes else [*_parts_of_setting(tree, trial)]
     return " && ".join(command for there, command in parts if there and command)
 
 

@@ -83,6 +83,21 @@ def start_path_unit(unit: str, words: Sequence[str]) -> None:
         start_unit(words)
 
 
+def enable_unit(unit: str) -> None:
+    """Let systemd run an installed unit, now and after each boot."""
+    import subprocess
+
+    hint = f"install the package mmpolicy, which has {unit}"
+    try:
+        done = subprocess.run(
+            ["systemctl", "enable", "--now", unit], capture_output=True, text=True, check=False
+        )
+    except OSError as err:
+        raise Error(f"cannot enable {unit}: {err}", Exit.LACKING, hint) from err
+    if done.returncode:
+        raise Error(f"cannot enable {unit}: {done.stderr.strip()}", Exit.FAILED, hint)
+
+
 class Hardware(NamedTuple):
     """What figures of a host depend on; None where its files do not tell."""
 
@@ -128,6 +143,7 @@ class Host:
         self.reload_units = reload or (reload_units if real else lambda: None)
         self.start_unit = start_unit
         self.start_path_unit = start_path_unit
+        self.enable_unit = enable_unit
         self.show_units = show or (show_units if real else lambda _words: "")
         self.bpf = bpf
         self.sleep = sleep

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from mmpolicy.control.trials import (
     FOLDER,
     HALF_KEPT,
     LEFT,
+    RUN,
     RUNNING,
     Trial,
     read_trials,
@@ -28,6 +32,7 @@ from mmpolicy.control.watched import ENDED, read_watched, watched_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.memory.worth import ONCE
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.ab_jobs import told_of_run
 from mmpolicy.verbs.try_watch import stop_watches, watch_lines
@@ -39,6 +44,7 @@ NEXT = {
     AT_STOCK: "mmpolicy try --watch 2% binds it again, and goes on; mmpolicy try --stop binds it",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
+ONCE_CUT_OFF = "nothing was kept, and no setting has changed. Try again"
 
 
 def _last(tree: Tree) -> Trial:
@@ -68,7 +74,9 @@ def tell_status(host: Host, want_json: bool) -> int:
         yield _line(trial, stands)
         if stands == RUNNING and now:
             yield from told_of_run(now)
-        if stands in NEXT:
+        if stands == CUT_OFF and trial.candidate in ONCE:
+            yield f"next: {ONCE_CUT_OFF}"
+        elif stands in NEXT:
             yield f"next: {NEXT[stands]}" + undo_of_half(host.tree, trial) * (stands == HALF_KEPT)
         elif trial.page:
             yield trial.page[-1]
@@ -94,10 +102,14 @@ def end_trial(host: Host, want_json: bool) -> None:
             tell_status(host, want_json)
             return
         raise Error("no trial runs", Exit.FAILED, "mmpolicy try --list shows those that ran")
-    end = host.clock() + PATIENCE_S
+    end, asked = host.clock() + PATIENCE_S, False
     while running(host.tree) == who:
         if experiment_of(host.tree):
             end_it(host.tree)
+        elif not asked and _last(host.tree).candidate in ONCE:
+            asked = True
+            with suppress(ProcessLookupError):
+                os.kill(int(who.removeprefix(RUN)), signal.SIGTERM)
         if host.clock() > end:
             raise Error(f"the trial does not end: {who}", Exit.EXPERIMENT, "mmpolicy try --status")
         host.sleep(LOOK_AGAIN_S)

@@ -66,7 +66,7 @@ class Counted:
 def _count(host: Host, path: str) -> Counted:
     """Read the counters, which also have processes that end within the look."""
     events = evidence.events(host.tree, every=False)
-    found = _of_host(host.tree, events) if path == HOST else _of_cgroup(host.tree, path)
+    found = _of_host(host.tree, events) if path == HOST else counters_of(host.tree, path)
     return Counted(host.clock(), found, events, evidence.folios_made(host.tree))
 
 
@@ -79,7 +79,8 @@ def _of_host(tree: Tree, events: dict[str, int]) -> dict[str, float]:
             "stalled_us": float(some.get("total", 0))}  # fmt: skip
 
 
-def _of_cgroup(tree: Tree, path: str) -> dict[str, float]:
+def counters_of(tree: Tree, path: str) -> dict[str, float]:
+    """Return the counters of a cgroup, those that it has."""
     found = dict[str, float]()
     for folder in cgroup_folders(tree, path):
         for name, (file, key) in COUNTERS.items():
@@ -195,6 +196,7 @@ def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
         target=target,
         trim=_trim(host.tree),
         maintain=verbs["maintain"],
+        collapse=verbs["collapse"],
         own_sizes=own_sizes(host.tree, path, verbs["ab run"]),
         module=_module(host, path),
         loaded=host.tree.is_dir(CONTROL),

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +26,11 @@ from mmpolicy.memory.findings import option_of, own_service
 from mmpolicy.memory.reach import enabled
 from mmpolicy.memory.trim import modes
 from mmpolicy.memory.worth import (
+    BY_MODULE,
     NAMES,
     NOT_HERE,
+    ONCE,
     SIZES,
-    TRIED,
     WORTH,
     Candidate,
     Here,
@@ -55,7 +57,6 @@ from mmpolicy.verbs.try_look import abilities, look, own_sizes, run_time
 
 if TYPE_CHECKING:
     from mmpolicy.control.trials import Trial
-    from mmpolicy.verbs.ab_plan import Plan
     from mmpolicy.verbs.try_run import Wish
 
 LOOK_S = 60.0
@@ -118,7 +119,7 @@ class Answer:
     help="How long to look.",
 )  # fmt: skip
 @click.option(
-    "--candidate", type=click.Choice(TRIED), help="Try this one, without a look at the service."
+    "--candidate", type=click.Choice(NAMES), help="Try this one, without a look at the service."
 )
 @click.option(
     "--without", multiple=True, type=click.Choice(NAMES), metavar="CANDIDATE",
@@ -171,10 +172,11 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     this host can have, the largest predicted gain first: the commands, their time, their price,
     the way back, and how they are proven. That changes nothing and needs no module.
 
-    If the best candidate can be switched back, it asks, and has systemd run a switchback under a
-    lease: blocks of time with it and without take turns. The setting is kept if the gain is shown,
-    and all other metrics are within their margins; else all is as it was. --report then has the
-    page about it. A candidate of another kind is a command that you type.
+    Then it asks, and has systemd try the best candidate: by a switchback under a lease, in which
+    blocks of time with it and without take turns. `trim`, `collapse` and `maintain` cannot be
+    switched back: the service is measured, they work on it once, and it is measured again. The
+    candidate is kept if the gain is shown, and all other metrics are within their margins; else
+    all is as it was. --report then has the page about it.
 
     --host looks at the whole host, and tries the kernel's own folios of 16 to 64 kB for all
     programs, without the module. It needs systemd, which restores the sizes if all else is killed.
@@ -213,8 +215,8 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
             data = {"cgroup": path, "verdict": NOT_HERE, "why": way.why_not, "candidates": []}
             emit("try", given.want_json, data, lines)
             return
-        if not given.dry_run:
-            check_systemd(host.tree)
+    if (given.whole_host or given.candidate == SIZES) and not given.dry_run:
+        check_systemd(host.tree)
     answer = None if given.candidate else _answer(host, path, given)
     if answer and not given.want_json:
         _print(_answer_lines(host, path, answer))
@@ -313,28 +315,33 @@ def _try(
     ctx: click.Context, given: TryOptions, path: str, candidate: str, answer: Answer | None
 ) -> None:
     """Say what a trial would do, ask, and run it: here, or by systemd."""
-    from mmpolicy.verbs import try_run
+    from mmpolicy.verbs import try_once, try_run
     from mmpolicy.verbs.try_run import Wish, keeps, new_trial
 
     host: Host = ctx.obj
-    if given.watch and candidate == SIZES:
-        text = f"--watch goes on with one service, and {SIZES} is for all programs"
+    if given.watch and candidate not in BY_MODULE:
+        text = f"--watch goes on with the profile of one service, and {candidate} has none"
         raise Error(text, Exit.USAGE, "leave --watch out, and try again after a week")
-    if candidate != SIZES:
+    if candidate in BY_MODULE:
         check_loaded(host.tree)
-    elif not given.dry_run:
-        check_systemd(host.tree)
     if who := running(host.tree) or experiment_of(host.tree):
         raise in_the_way(who)
-    wish = Wish(
-        candidate, path, own_service(path), given.work, given.block, given.pairs, given.lease
-    )  # fmt: skip
-    experiment = try_run.planned_of(ctx, wish)
-    lines = [*try_run.plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
-    if given.watch:
-        from mmpolicy.verbs.try_watch import cost_lines
+    words = path, own_service(path), given.work, given.block, given.pairs, given.lease
+    wish: Wish
+    run: Callable[[Trial], Trial]
+    if candidate in ONCE:
+        wish = once = try_once.OnceWish(candidate, *words)
+        lines = [*try_once.plan_lines(host, once), f"if kept: {try_once.keeps(once)}"]
+        run = partial(try_once.carry_out, host, once)
+    else:
+        wish = Wish(candidate, *words)
+        experiment = try_run.planned_of(ctx, wish)
+        lines = [*try_run.plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
+        run = partial(try_run.carry_out, host, wish, experiment)
+        if given.watch:
+            from mmpolicy.verbs.try_watch import cost_lines
 
-        lines += cost_lines(given.watch, experiment.design.block_s)
+            lines += cost_lines(given.watch, experiment.design.block_s)
     data = {**(_data(path, answer) if answer else {"cgroup": path}), "candidate": candidate,
             "rule": wish.rule(), "plan": lines, "dry_run": given.dry_run}  # fmt: skip
     if given.dry_run:
@@ -342,11 +349,12 @@ def _try(
         return
     for line in lines:
         click.echo(line, err=True)
-    try_run.check_libraries()
+    if candidate not in ONCE:
+        try_run.check_libraries()
     ask(given.yes, ", or --dry-run to look")
     trial = new_trial(host.tree, wish, given.out)
     if given.foreground:
-        _run_here(ctx, given, experiment, trial, wish)
+        _run_here(ctx, given, run, trial)
         return
     start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file, given.watch))
     told = [f"{SERVICE}.service runs it, into {trial.file}", f"next: {NEXT}"]
@@ -365,15 +373,13 @@ def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
 
 
 def _run_here(
-    ctx: click.Context, given: TryOptions, experiment: Plan, trial: Trial, wish: Wish
+    ctx: click.Context, given: TryOptions, run: Callable[[Trial], Trial], trial: Trial
 ) -> None:
-    from mmpolicy.verbs.try_run import carry_out
-
     host: Host = ctx.obj
-    if wish.candidate == SIZES:
+    if trial.candidate == SIZES:
         arm(host)
     with host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5):
-        trial = carry_out(host, wish, experiment, trial)
+        trial = run(trial)
     data = {"trial": asdict(trial), "standing": standing(host.tree, trial)}
     emit("try", given.want_json, data, trial.page)
     if given.watch and trial.phase == KEPT:

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: GPL-2.0
+"""`try` with `trim`, `collapse` and `maintain`: measured before and after they have worked once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mmpolicy import tomllib
+from mmpolicy.control.keys import MANIFESTS
+from mmpolicy.control.trials import (
+    BACK,
+    CUT_OFF,
+    DONE,
+    ENABLED,
+    HALF_KEPT,
+    KEEPING,
+    KEPT,
+    RUNNING,
+    SYSTEMD,
+    Trial,
+    read_trials,
+    standing,
+)
+from mmpolicy.errors import Exit
+from mmpolicy.verbs.try_once import Change, decide
+
+from .fakes import Clock, FakeTree, Result, Run
+from .sparse import SPLIT, make_sparse, make_thp, split
+from .test_calibrate import keep
+
+REDIS = "/system.slice/redis.service"
+MANIFEST = f"{MANIFESTS}/50-try-maintain-redis.toml"
+TRIED = ("try", "--unit", "redis", "--seconds", "5")
+
+
+class Service(Clock):
+    """A service with 256 MiB in large folios that are empty but for a page of 16."""
+
+    def __init__(self, tree: FakeTree) -> None:
+        super().__init__()
+        self.tree, self.cpu_us, self.factor = tree, 0.0, 1.0
+        self.at: list[tuple[float, Callable[[], object]]] = []
+        self.put()
+
+    def put(self) -> None:
+        """Write its CPU time, in percent of a CPU: 50, times a factor once it was trimmed."""
+        folder = f"/sys/fs/cgroup{REDIS}"
+        self.tree.put(f"{folder}/cpu.stat", f"usage_usec {self.cpu_us:.0f}\nsystem_usec 0")
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        trimmed = any(path == SPLIT for path, _ in self.tree.writes)
+        jitter = 1 + 0.01 * (int(self.now) % 3)
+        self.cpu_us += 5e5 * seconds * jitter * (self.factor if trimmed else 1.0)
+        self.put()
+        while self.at and self.now >= self.at[0][0]:
+            self.at.pop(0)[1]()
+
+
+@pytest.fixture
+def host(tree: FakeTree) -> FakeTree:
+    """Return a host without the module, with systemd, on which a service wastes memory."""
+    tree.make_unloaded()
+    tree.installed = False
+    make_thp(tree)
+    keep(tree)
+    tree.real(SYSTEMD).mkdir(parents=True)
+    make_sparse(tree, 10, "redis", 65536, 16, REDIS)
+    tree.splits = partial(split, tree)
+    return tree
+
+
+@pytest.fixture
+def clock(host: FakeTree) -> Service:
+    """Return time in which the service works."""
+    return Service(host)
+
+
+@pytest.fixture
+def tried(run: Run, clock: Service) -> Callable[..., Result]:
+    """Return a function that runs the whole trial."""
+
+    def tried(*words: str) -> Result:
+        return run(*TRIED, "--yes", "--foreground", "--block", "60", *words)
+
+    return tried
+
+
+def last(tree: FakeTree) -> Trial:
+    """Return the last trial."""
+    return read_trials(tree)[-1]
+
+
+def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: FakeTree) -> None:
+    """Memory given back is measured, and the page says that it was not proven on."""
+    result = tried()
+    assert result.code == 0, result.err
+    page = result.out
+    assert "verdict: worth trying: trim" in page
+    assert "did        trim: 240 MiB given back" in page
+    assert "metric     memory: -94 % (95 %: -94 .. -94 %)" in page
+    assert "metric     cpu: " in page
+    assert "note       measured again, not proven on" in page
+    assert "decision   kept: memory -94 %" in page
+    assert (last(host).phase, standing(host, last(host))) == (DONE, DONE)
+    status = run("try", "--status")
+    assert (status.code, status.out.startswith("done once: trim on")) == (0, True)
+    assert run("try", "--report").code == 0
+    assert not host.exists(MANIFEST)
+
+
+def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> None:
+    before = list(host.writes)
+    plan = run(*TRIED, "--dry-run").out
+    assert "1. trim: gives back about 240 MiB" in plan
+    assert f"measures {REDIS} for 120 s, runs trim on it once, and measures again: 250 s" in plan
+    assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
+    assert host.writes == before
+
+
+def test_more_cpu_time_is_no_gain(tried: Callable[..., Result], host: FakeTree,
+                                  clock: Service) -> None:  # fmt: skip
+    clock.factor = 1.2
+    result = tried()
+    assert result.code == 8, result.err
+    assert "decision   not kept: cpu is shown to be worse" in result.out
+    assert last(host).phase == BACK
+
+
+def test_maintain_is_kept_by_its_manifest(
+    tried: Callable[..., Result], run: Run, host: FakeTree, units: list[list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its unit is enabled; each part that is missing shows."""
+    monkeypatch.setattr("mmpolicy.verbs.try_once._Run.work", lambda *_given: _give_back(host))
+    result = tried("--candidate", "maintain")
+    assert result.code == 0, result.out + result.err
+    assert tomllib.loads(host.read(MANIFEST))["maintain"] == {"services": {"redis.service": True}}
+    assert units == [["enable", "mmpolicy-maintain.service"]]
+    kept = last(host)
+    assert kept.undo == f"rm {MANIFEST} && systemctl disable --now mmpolicy-maintain.service"
+    host.put(ENABLED, "")
+    assert standing(host, kept) == KEPT
+    assert run("maintain", "--dry-run").code == 0
+    host.remove(ENABLED)
+    assert standing(host, kept.keep(host, phase=KEEPING)) == HALF_KEPT
+    assert run("try", "--status").out.endswith(f"undone by: rm {host.real(MANIFEST)}\n")
+    host.remove(MANIFEST)
+    assert standing(host, last(host)) == CUT_OFF
+
+
+def _give_back(tree: FakeTree) -> str:
+    """Model what both verbs do, once."""
+    tree.put("/proc/10/status", "Name:\tx\nVmRSS:\t16384 kB\nRssAnon:\t16384 kB")
+    return "given back"
+
+
+def test_maintain_without_systemd(run: Run, host: FakeTree, clock: Service) -> None:
+    host.real(SYSTEMD).rmdir()
+    assert run(*TRIED, "--candidate", "maintain", "--dry-run").code == 3
+
+
+def test_what_ends_it(tried: Callable[..., Result], run: Run, host: FakeTree,
+                      clock: Service) -> None:  # fmt: skip
+    """A signal, as --stop sends it; tasks that wait for memory; and death at any moment."""
+    seen = list[Any]()
+
+    def end() -> None:
+        seen.append(run("try", "--status", "--json").json["standing"])
+        subprocess.run(["kill", "-TERM", str(os.getpid())], check=True)
+
+    clock.at = [(30.0, end)]
+    result = tried("--candidate", "trim")
+    assert (result.code, seen) == (143, [RUNNING])
+    assert "decision   not kept: interrupted, by SIGTERM; no setting has changed" in result.out
+    assert all(path != SPLIT for path, _ in host.writes)
+    last(host).keep(host, phase=RUNNING)
+    assert standing(host, last(host)) == CUT_OFF
+    assert "no setting has changed. Try again" in run("try", "--status").out
+
+
+@pytest.mark.parametrize(
+    ("cpu", "memory", "code"),
+    [
+        ((0.5, -0.1), (4e5, -4e4), Exit.DONE),
+        ((0.5, 0.05), (4e5, -4e4), Exit.WORSE),
+        ((0.5, 0.0), (4e5, -1e4), Exit.INCONCLUSIVE),
+        ((0.5, 0.0), (9e5, -4e4), Exit.INCONCLUSIVE),  # less than 5 %
+    ],
+)
+def test_the_rule(cpu: tuple[float, float], memory: tuple[float, float], code: Exit) -> None:
+    """For `trim`, with exact figures: before, and the change."""
+    changes = {name: Change(before, by, by, by)
+               for name, (before, by) in (("cpu", cpu), ("memory", memory))}  # fmt: skip
+    assert decide(["memory"], changes, per_work=False)[0] == code
+
+
+def test_a_wide_interval_decides_nothing() -> None:
+    """Neither as a gain, nor as a price."""
+    wide, less = Change(1.0, -0.1, -0.3, 0.1), Change(4e5, -4e4, -4e4, -4e4)
+    code, why = decide(["memory"], {"cpu": wide, "memory": less}, per_work=False)
+    assert (code, why.startswith("cpu may be worse")) == (Exit.INCONCLUSIVE, True)
+    assert decide(["cpu"], {"cpu": wide, "memory": less}, per_work=False)[0] == Exit.INCONCLUSIVE

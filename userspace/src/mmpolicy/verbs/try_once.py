@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Candidates of `try` that cannot be switched back block by block: `trim`, `collapse`, `maintain`.
+
+CPU time and private memory of the service are measured before and after the verbs have worked
+once. The service is the same in both, but the time is not: whatever else has changed meanwhile is
+part of the difference. They change no setting, so a trial that is killed leaves stock behind.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import mean, variance
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mmpolicy.ab.metrics import Metric
+from mmpolicy.ab.run.commands import POLL_S, Commands
+from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.sources import ARMS, Command, Reader, Sample
+from mmpolicy.control.trials import (
+    BACK,
+    DONE,
+    ENABLED,
+    KEEPING,
+    KEPT,
+    MAINTAIN,
+    SYSTEMD,
+    Trial,
+    file_of,
+)
+from mmpolicy.errors import Error, Exit
+from mmpolicy.host.advice import BLOCK
+from mmpolicy.host.cgroups import cgroup_pids
+from mmpolicy.host.evidence import TICKS_S
+from mmpolicy.host.machine import NO_SYSTEMD, Host, tell_ready
+from mmpolicy.host.service import Watch
+from mmpolicy.host.signals import SHELL, noted
+from mmpolicy.memory.findings import LEAST_KIB, LEAST_PERCENT, LEAST_SHARE
+from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import Space
+from mmpolicy.memory.survey import read_usage
+from mmpolicy.memory.trim import Pressure
+from mmpolicy.verbs.explain import profile_name
+from mmpolicy.verbs.try_look import counters_of, look
+from mmpolicy.verbs.try_now import WAITING, not_now
+from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, Wish
+
+if TYPE_CHECKING:
+    import click
+
+BLOCK_S = 120.0  # of each measurement, without --block
+PARTS = 12  # of each measurement
+STUDENT = 2.201  # 97.5 % of t with PARTS - 1 degrees of freedom, the fewest that Welch's test has
+LOOK_S = 10.0
+COMMAND_S = 30.0  # limit of a command of --work
+
+
+class Once(NamedTuple):
+    """The verbs of a candidate, and the metrics of which one has to be found better."""
+
+    verbs: tuple[str, ...]
+    gains: tuple[str, ...]
+
+
+HOW = {
+    "trim": Once(("trim",), ("memory",)),
+    "collapse": Once(("collapse",), ("cpu",)),
+    "maintain": Once(("collapse", "trim"), ("memory", "cpu")),
+}
+MARGINS = {"cpu": CPU, "memory": MEMORY, "work": WORK}
+
+
+@dataclass(frozen=True)
+class OnceWish(Wish):
+    """What a person asks `try` to do, once."""
+
+    @property
+    def treatment(self) -> str:
+        """Return the verbs."""
+        return " and ".join(HOW[self.candidate].verbs)
+
+    def rule(self) -> str:
+        """Return the rule of the decision, which is said before the first measurement."""
+        least = f"by {LEAST_KIB >> 10} MiB or more, and {100 * LEAST_SHARE:g} %"
+        gains = {"memory": f"private memory is shown to fall {least}",
+                 "cpu": "CPU time is shown to fall"}  # fmt: skip
+        gain = ", or ".join(gains[name] for name in HOW[self.candidate].gains)
+        others = ", ".join(f"{name} {margin} %" for name, margin in MARGINS.items()
+                           if (name,) != HOW[self.candidate].gains
+                           and (self.work or name != "work"))  # fmt: skip
+        return (
+            f"kept if {gain}, and each other metric is shown to be worse by less than its margin "
+            f"({others}; of CPU time at least {LEAST_PERCENT:g} % of a CPU)"
+        )
+
+    @property
+    def name(self) -> str:
+        """Return the name of the manifest that keeps `maintain`."""
+        return f"maintain-{profile_name((self.unit or self.cgroup).rpartition('.')[0], [])}"
+
+    @property
+    def seconds(self) -> float:
+        """Return how long a measurement takes."""
+        return self.block or BLOCK_S
+
+
+@dataclass
+class Level:
+    """Figures of one measurement, a number for each part of it."""
+
+    cpu: list[float] = field(default_factory=list)  # seconds a second, or per unit of work
+    memory: list[float] = field(default_factory=list)  # KiB
+    work: list[float] = field(default_factory=list)  # a second
+
+
+class Change(NamedTuple):
+    """A change from one measurement to the next, and its 95 % interval."""
+
+    before: float
+    estimate: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, before: Sequence[float], after: Sequence[float]) -> Change:
+        """Return how the mean has changed."""
+        off = STUDENT * sqrt((variance(before) + variance(after)) / len(before))
+        estimate = mean(after) - mean(before)
+        return cls(mean(before), estimate, estimate - off, estimate + off)
+
+    def percent(self, value: float) -> float:
+        """Return a change in percent."""
+        return 100 * value / self.before if self.before else 0.0
+
+    def text(self) -> str:
+        """Return it in words."""
+        if not self.before:
+            return "nothing to compare with"
+        low, high = self.percent(self.low), self.percent(self.high)
+        return f"{self.percent(self.estimate):+.2g} % (95 %: {low:+.2g} .. {high:+.2g} %)"
+
+
+def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
+    """Yield the trial in words; refuse one that must not begin now."""
+    if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
+        text = "this host has no systemd, which runs maintain for a service"
+        raise Error(text, Exit.LACKING, f"mmpolicy maintain, in the foreground; {NO_SYSTEMD}")
+    if why := not_now(host, wish.unit):
+        raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
+    yield (
+        f"measures {wish.cgroup} for {wish.seconds:g} s, runs {wish.treatment} on it once, and "
+        f"measures again: {2 * wish.seconds + LOOK_S:.0f} s, and the time of {wish.treatment}"
+    )
+    yield "measured again, not proven on: it cannot be switched back block by block"
+    yield f"rule: {wish.rule()}"
+
+
+def keeps(wish: OnceWish) -> str:
+    """Return what is done if it pays, in words."""
+    if wish.candidate == "maintain":
+        return f"{file_of(wish.name)} names it, and {MAINTAIN} works for it, also after a boot"
+    return "nothing is left to do, and no setting changes; what was done lasts until the next start"
+
+
+def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
+    """Measure, let the verbs work, measure again, and decide."""
+    trial = trial.keep(host.tree)
+    with noted() as caught:
+        run = _Run(host, wish, caught)
+        page = [
+            f"tried      {wish.candidate} ({wish.treatment}) on {wish.cgroup}, before and after",
+            f"rule       {wish.rule()}",
+        ]
+        try:
+            tell_ready()
+            options, before = run.look(), run.measure()
+            for name in HOW[wish.candidate].verbs:
+                page.append(f"did        {name}: {run.work(name, options)}")
+            after = run.measure()
+        except (StoppedError, Error) as err:
+            code = SHELL + caught[0] if caught else int(Exit.FAILED)
+            reason = err.message if isinstance(err, Error) else str(err)
+            return _back(host, trial, page, code, reason)
+    changes = {name: Change.of(getattr(before, name), getattr(after, name))
+               for name in MARGINS if getattr(before, name)}  # fmt: skip
+    page += [f"metric     {name}: {change.text()}" for name, change in changes.items()]
+    page.append(
+        "note       measured again, not proven on: all else that changed meanwhile is part of it"
+    )
+    if not wish.work:
+        page.append("note       without --work, a service that does less takes less CPU time, too")
+    code, reason = decide(HOW[wish.candidate].gains, changes, bool(wish.work))
+    if code != Exit.DONE:
+        return _back(host, trial, page, int(code), reason)
+    if wish.candidate == "maintain":
+        return _maintain(host, wish, trial, page)
+    page.append(f"decision   kept: {reason}; it lasts until the next start of the service")
+    page.append("undo       no command: no setting has changed")
+    return trial.keep(host.tree, phase=DONE, exit=0, page=tuple(page))
+
+
+def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> tuple[Exit, str]:
+    """Return the exit code, 0 alone if it pays, and the reason."""
+    worse = dict[str, bool]()
+    for name, change in changes.items():
+        margin = MARGINS[name] / 100 * change.before
+        if name == "cpu" and not per_work:
+            margin = max(margin, LEAST_PERCENT / 100)
+        low, high = (-change.high, -change.low) if name == "work" else (change.low, change.high)
+        if low > margin:
+            return Exit.WORSE, f"{name} is shown to be worse by more than its margin"
+        worse[name] = high >= margin
+    found = [name for name in gains if name in changes and _gains(name, changes[name])]
+    if not found:
+        return Exit.INCONCLUSIVE, f"{' or '.join(gains)} is not shown to be better"
+    doubtful = [name for name, may_be in worse.items() if may_be and name not in found]
+    if doubtful:
+        text = f"{doubtful[0]} may be worse by more than its margin"
+        return Exit.INCONCLUSIVE, f"{text}; a longer --block tells more"
+    return Exit.DONE, f"{found[0]} {changes[found[0]].text()}"
+
+
+def _gains(name: str, change: Change) -> bool:
+    least = max(LEAST_KIB, LEAST_SHARE * change.before) if name == "memory" else 0.0
+    return change.high < 0 and change.estimate <= -least
+
+
+def _back(host: Host, trial: Trial, page: list[str], code: int, reason: str) -> Trial:
+    page.append(f"decision   not kept: {reason}; no setting has changed, so nothing is to undo")
+    return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
+
+
+def _maintain(host: Host, wish: OnceWish, trial: Trial, page: list[str]) -> Trial:
+    """Name the service in a manifest of its own, and have systemd run `maintain`."""
+    import tomli_w
+
+    tree = host.tree
+    file = file_of(wish.name)
+    also = "" if tree.exists(ENABLED) else f" && systemctl disable --now {MAINTAIN}"
+    undo = f"rm {file}{also}"
+    trial = trial.keep(tree, phase=KEEPING, profile=wish.name, maintained=True, page=tuple(page))
+    data = {"version": 1, "maintain": {"services": {wish.unit or wish.cgroup: True}}}
+    tree.keep(file, tomli_w.dumps(data), 0o644)
+    try:
+        host.enable_unit(MAINTAIN)
+    except Error as err:
+        tree.drop(file)
+        _back(host, trial, page, int(err.exit_code), err.message)
+        raise
+    page += [f"decision   kept: {MAINTAIN} works for {wish.unit or wish.cgroup}",
+             f"undo       {undo}"]  # fmt: skip
+    return trial.keep(tree, phase=KEPT, exit=0, page=tuple(page), undo=undo)
+
+
+def _of_trim(done: dict[str, Any]) -> str:
+    kib = sum(row["before_kib"] - (row["after_kib"] or row["before_kib"])
+              for row in done["processes"])  # fmt: skip
+    return f"{kib >> 10} MiB given back"
+
+
+def _of_collapse(done: dict[str, Any]) -> str:
+    return (
+        f"{done['made'] * BLOCK >> 20} MiB in 2 MB pages, in {done['took_s']:.0f} s and "
+        f"{done['cpu_s']:.2g} s of CPU; the longest stop {done['longest_ms']:.1f} ms"
+    )
+
+
+TOLD: dict[str, Callable[[dict[str, Any]], str]] = {"trim": _of_trim, "collapse": _of_collapse}
+
+
+class _Run:
+    """The steps of one trial; a signal, pressure or a restart of the service ends it."""
+
+    def __init__(self, host: Host, wish: OnceWish, caught: list[int]) -> None:
+        self.host, self.wish, self.caught = host, wish, caught
+        self.holds = Holds(host.tree)
+        self.pressure = Pressure(host, WAITING)
+        self.changed = Watch(host.show_units, host.clock, wish.unit)
+        metric = Metric.parse(f"work={wish.work} higher") if wish.work else None
+        self.metric = metric
+        self.reader = Reader(host.tree, metric.sources() if metric else (), {})
+        asked = metric.sources() if metric else ()
+        self.asked = [each for each in asked if isinstance(each, Command)]
+        self.commands = Commands(COMMAND_S, self.tick)
+
+    def tick(self) -> None:
+        """Raise StoppedError after a signal, under pressure, or if the service was restarted."""
+        if self.caught:
+            name = signal.Signals(self.caught[0]).name
+            raise StoppedError("interrupted", f"interrupted, by {name}")
+        if why := self.changed():
+            raise StoppedError("lost", f"{why}; a new run: give the command again")
+        if why := self.pressure.too_high():
+            raise StoppedError("guard", why)
+
+    def look(self) -> list[str]:
+        """Return the options of `trim` by which it gives back the most."""
+        seen = look(self.host, self.wish.cgroup, LOOK_S)
+        if self.wish.candidate == "trim" and seen.stays:
+            raise StoppedError("failed", seen.stays)
+        return seen.trim_options.split()
+
+    def measure(self) -> Level:
+        """Measure for the time of a block."""
+        level, last = Level(), self._sample()
+        for _ in range(PARTS):
+            self._pause(self.wish.seconds / PARTS)
+            now = self._sample()
+            (cpu, first), (then, second) = last, now
+            seconds = second.t - first.t
+            used = max(then - cpu, 0.0)
+            work = self.metric.over([first, second], ARMS[0]) if self.metric else None
+            if self.metric and not work:
+                raise StoppedError("failed", f"{self.wish.work}: no work, or no number")
+            if work:
+                level.work.append(work)
+            level.cpu.append(used / seconds / (work or 1.0))
+            level.memory.append(self._private_kib())
+            last = now
+        return level
+
+    def _pause(self, seconds: float) -> None:
+        end = self.host.clock() + seconds
+        self.tick()
+        while (left := end - self.host.clock()) > 0:
+            self.host.sleep(min(left, POLL_S))
+            self.tick()
+
+    def _sample(self) -> tuple[float, Sample]:
+        numbers = self.commands.numbers([each.command for each in self.asked])
+        commands = {each.text: number for each, number in zip(self.asked, numbers)}
+        return self._cpu_s(), self.reader.read(self.host.clock(), commands)
+
+    def _pids(self) -> Iterator[int]:
+        return map(int, cgroup_pids(self.host.tree, self.wish.cgroup))
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time of the cgroup, or where it counts none, of its processes."""
+        if (used := counters_of(self.host.tree, self.wish.cgroup).get("cpu_us")) is not None:
+            return used / 1e6
+        found = (read_usage(self.host.tree, pid) for pid in self._pids())
+        return sum(each[1].user + each[1].system for each in found if each) / TICKS_S
+
+    def _private_kib(self) -> float:
+        whole = 0
+        for pid in self._pids():
+            with suppress(Error):  # it has just ended
+                whole += Space(self.host.tree, pid, self.holds).sizes().anon
+        return float(whole)
+
+    def work(self, name: str, options: list[str]) -> str:
+        """Run a verb on the service; return what it did, in words."""
+        from mmpolicy.verbs.collapse import collapse
+        from mmpolicy.verbs.trim import trim
+
+        verbs: dict[str, click.Command] = {"trim": trim, "collapse": collapse}
+        words = ["--cgroup", self.wish.cgroup, *(options if name == "trim" else []), "--json"]
+        printed, note = io.StringIO(), ""
+        with redirect_stdout(printed):
+            try:
+                verbs[name].main(words, obj=self.host, standalone_mode=False)
+            except Error as err:
+                note = err.message
+        self.tick()
+        text = printed.getvalue()
+        done = TOLD[name](json.loads(text)) if text else "nothing"
+        return "; ".join(filter(None, [done, note]))
