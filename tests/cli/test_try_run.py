@@ -120,7 +120,7 @@ def test_a_gain_is_kept(
     for command in page[-1].removeprefix("undo ").split("&&"):
         words = shlex.split(command)
         if words[0] == "rm":
-            tree.real(words[1]).unlink()
+            Path(words[1]).unlink()
         else:
             assert run(*words[1:]).code == 0
     assert read_named(tree) == before

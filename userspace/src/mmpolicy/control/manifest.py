@@ -138,6 +138,11 @@ class Manifest:
             _put(data, key, value)
         return tomli_w.dumps(data)
 
+    def declare(self, tree: Tree, paths: Sequence[str]) -> None:
+        """Add files to it, and let `verify` compare with all; undeclare() takes a profile out."""
+        files = [*self.files, *((path, tree.read(path)) for path in paths)]
+        tree.keep(APPLIED, Manifest(self.name, files).text(), 0o644)
+
     def bindings(self, bad: Callable[[Error], None]) -> dict[str, str]:
         """Return the profile of each cgroup by its name in the files; call `bad` for errors."""
         found = {}

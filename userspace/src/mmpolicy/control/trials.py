@@ -152,8 +152,8 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
     yield tree.exists(trial.manifest), f"rm {tree.real(trial.manifest)}"
 
 
-def undo_of_half(tree: Tree, trial: Trial) -> str:
-    """Return the commands that undo the parts that a trial has kept before it was killed."""
+def undo_of(tree: Tree, trial: Trial) -> str:
+    """Return the commands that undo what a trial has kept, the parts that are there."""
     parts = [] if trial.sizes else [*_parts_of_setting(tree, trial)]
     return " && ".join(command for there, command in parts if there and command)
 

@@ -26,7 +26,7 @@ from mmpolicy.control.trials import (
     read_trials,
     running,
     standing,
-    undo_of_half,
+    undo_of,
 )
 from mmpolicy.control.watched import ENDED, read_watched, watched_of
 from mmpolicy.errors import Error, Exit
@@ -77,7 +77,7 @@ def tell_status(host: Host, want_json: bool) -> int:
         if stands == CUT_OFF and trial.candidate in ONCE:
             yield f"next: {ONCE_CUT_OFF}"
         elif stands in NEXT:
-            yield f"next: {NEXT[stands]}" + undo_of_half(host.tree, trial) * (stands == HALF_KEPT)
+            yield f"next: {NEXT[stands]}" + undo_of(host.tree, trial) * (stands == HALF_KEPT)
         elif trial.page:
             yield trial.page[-1]
         if watched:

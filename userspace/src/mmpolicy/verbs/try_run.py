@@ -17,7 +17,6 @@ from mmpolicy.ab.run.keeper import told
 from mmpolicy.ab.run.scope import HOST
 from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import FOLDER as SAMPLES
-from mmpolicy.control.journal import APPLIED
 from mmpolicy.control.keys import (
     MANIFESTS,
     CgroupBinding,
@@ -29,7 +28,7 @@ from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import bind_unit, changed_keys, plan, profiles_of, read_state
-from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial, file_of
+from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial, file_of, undo_of
 from mmpolicy.control.units import check_unit, units_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_folders, find_bindable
@@ -37,7 +36,6 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL
-from mmpolicy.memory.findings import option_of
 from mmpolicy.memory.worth import SIZES
 from mmpolicy.verbs.ab_plan import Plan
 from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
@@ -223,7 +221,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
         else:
             profile = _free_name(read_state(host.tree), wish)
             trial = trial.keep(host.tree, phase=KEEPING, profile=profile)
-            undo = _keep(host, wish, profile)
+            undo = _keep(host, wish, trial)
             kept = f"{wish.cgroup} is bound to the profile {profile}"
     except Error as err:
         page.append(f"decision   not kept, as it was: {err.message}")
@@ -288,9 +286,9 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
         yield f"state      {runner.end['note']}"
 
 
-def _keep(host: Host, wish: Wish, profile: str) -> str:
+def _keep(host: Host, wish: Wish, trial: Trial) -> str:
     """Bind the service to a new profile now and at each start; return the undo commands."""
-    tree = host.tree
+    tree, profile = host.tree, trial.profile
     with exclusive(host, dry_run=False):
         old = read_state(tree)
         settings = settings_of_arm(Control(tree), old, wish.treatment)
@@ -310,8 +308,10 @@ def _keep(host: Host, wish: Wish, profile: str) -> str:
             tree.drop(file_of(profile))
             raise
         if clean:
-            _declare(tree, clean, wish, profile)
-    return _undo(wish, profile, bool(clean))
+            unit_file = [UnitBinding(wish.unit).path] if wish.unit else []
+            clean.declare(tree, [file_of(profile), *unit_file])
+    undo = undo_of(tree, trial)
+    return f"{undo} && mmpolicy apply {MANIFESTS}" if clean else undo
 
 
 def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
@@ -322,16 +322,3 @@ def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
     except Error:
         return None
     return manifest if same else None
-
-
-def _declare(tree: Tree, manifest: Manifest, wish: Wish, profile: str) -> None:
-    """Add the kept setting to the manifest that `verify` compares with."""
-    paths = [file_of(profile)] + ([UnitBinding(wish.unit).path] if wish.unit else [])
-    files = [*manifest.files, *((path, tree.read(path)) for path in paths)]
-    tree.keep(APPLIED, Manifest(manifest.name, files).text(), 0o644)
-
-
-def _undo(wish: Wish, profile: str, applied: bool) -> str:
-    commands = [f"mmpolicy unbind {option_of(wish.cgroup)}", f"mmpolicy profile delete {profile}",
-                f"rm {file_of(profile)}"]  # fmt: skip
-    return " && ".join(commands + ["mmpolicy apply " + MANIFESTS] * applied)
