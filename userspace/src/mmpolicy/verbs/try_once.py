@@ -90,12 +90,15 @@ class OnceWish(Wish):
         gains = {"memory": f"private memory is shown to fall {least}",
                  "cpu": "CPU time is shown to fall"}  # fmt: skip
         gain = ", or ".join(gains[name] for name in HOW[self.candidate].gains)
-        others = ", ".join(f"{name} {margin} %" for name, margin in MARGINS.items()
-                           if (name,) != HOW[self.candidate].gains
-                           and (self.work or name != "work"))  # fmt: skip
+        margins = {name: f"{name} {margin} %" for name, margin in MARGINS.items()}
+        if not self.work:
+            margins["cpu"] += f" or {LEAST_PERCENT:g} % of a CPU"
+            del margins["work"]
+        others = ", ".join(text for name, text in margins.items()
+                           if (name,) != HOW[self.candidate].gains)  # fmt: skip
         return (
             f"kept if {gain}, and each other metric is shown to be worse by less than its margin "
-            f"({others}; of CPU time at least {LEAST_PERCENT:g} % of a CPU)"
+            f"({others})"
         )
 
     @property
@@ -141,8 +144,14 @@ class Change(NamedTuple):
         """Return it in words."""
         if not self.before:
             return "nothing to compare with"
-        low, high = self.percent(self.low), self.percent(self.high)
-        return f"{self.percent(self.estimate):+.2g} % (95 %: {low:+.2g} .. {high:+.2g} %)"
+        estimate, low, high = (
+            _percent(self.percent(each)) for each in (self.estimate, self.low, self.high)
+        )
+        return f"{estimate} (95 %: {low} .. {high})"
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.{1 if abs(value) < 10 else 0}f} %"
 
 
 def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
