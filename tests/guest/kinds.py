@@ -142,13 +142,15 @@ def lazily(word: str) -> None:
 
 
 def swapped(word: str) -> None:
-    """Memory that is paged out, completely or half of it."""
+    """Memory that is paged out, completely, half of it, or a page of each 2 MB."""
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for at in touched(memory, first, PAGE):
         memory[at + 8 : at + 16] = at.to_bytes(8, "little")
-    advise(address(memory) + first, SIZE // 2 if word == "half" else SIZE, COLD_OUT)
+    size = {"half": SIZE // 2, "one": PAGE}.get(word, SIZE)
+    for at in range(first, first + SIZE, BLOCK) if word == "one" else (first,):
+        advise(address(memory) + at, size, COLD_OUT)
     KEPT.append((memory, range(first, first + SIZE, PAGE)))
 
 

@@ -513,15 +513,15 @@ ZSWAP = "/sys/module/zswap/parameters/enabled"
 
 @pytest.mark.parametrize("zswap", ["N", "Y"])
 def test_swapped(machines: Machines, zswap: str) -> None:
-    """Memory in swap or zswap is reported, is no waste, and stays there during a look."""
+    """Memory in swap or zswap is reported, is no waste, and stays there in looks and collapses."""
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
     if zswap == "Y" and guest.series == "6.12":  # Debian's has none
         assert guest.run(f"[ -e {ZSWAP} ]").rc == 1
         return
     back_to_boot(guest)
     must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
-    must(guest, f"[ ! -e {ZSWAP} ] || echo {zswap} >{ZSWAP}")
-    with having(guest, "swapped", "all half single") as pid:
+    must(guest, f"[ ! -e {ZSWAP} ] || echo {zswap} >{ZSWAP}; echo 0 >{KHUGEPAGED}/max_ptes_swap")
+    with having(guest, "swapped", "all half single one") as pid:
         swap = f"sed -n 's/^VmSwap:[^0-9]*\\([0-9]*\\) kB/\\1/p' /proc/{pid}/status"
         before, swapped_in = int(must(guest, swap)), vmstat(guest, "pswpin")
         zswapped = int(must(guest, f"sed -n 's/^zswapped //p' {CGROUP}/memory.stat") or 0) >> 10
@@ -537,6 +537,10 @@ def test_swapped(machines: Machines, zswap: str) -> None:
         assert abs(told - zswapped) < 512 and told <= cgroup["kinds_kib"]["swapped"] + 512
         mmpolicy(guest, f"trim --pid {pid} --dry-run")
         assert abs(int(must(guest, swap)) - before) < 512
+        kib = int(must(guest, swap))
+        left = mmpolicy(guest, f"collapse --pid {pid} {FAST}")["skipped_kib"]
+        assert abs(left.get("partly swapped", 0) - (WHOLE - KINDS_MIB // 2 * 4)) < 64, left
+        assert int(must(guest, swap)) == kib
         assert vmstat(guest, "pswpin") - swapped_in < 64
     must(guest, f"[ ! -e {ZSWAP} ] || echo N >{ZSWAP}")
 

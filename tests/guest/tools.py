@@ -45,6 +45,7 @@ echo 10000 >{KHUGEPAGED}/scan_sleep_millisecs
 echo 60000 >{KHUGEPAGED}/alloc_sleep_millisecs
 echo 4096 >{KHUGEPAGED}/pages_to_scan
 echo 511 >{KHUGEPAGED}/max_ptes_none
+echo 64 >{KHUGEPAGED}/max_ptes_swap
 """
 
 # Number of turns in which each policy of each point is on once; points do not affect each other.
