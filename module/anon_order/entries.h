@@ -99,7 +99,8 @@ static __always_inline bool block_is_used(const pte_t *pte)
  * The module clears the accessed bit only of the first and last page of a new
  * folio, and a folio has at least four pages. So an inner page with a clear
  * accessed bit was aged by other code, such as reclaim, DAMON or clear_refs,
- * and clear bits around it say nothing about use.
+ * and clear bits around it say nothing about use. Nor does a clear bit in a
+ * folded block, as the module clears none there.
  */
 static __always_inline bool is_inner(unsigned int page)
 {
@@ -119,11 +120,13 @@ static inline struct count count_pages(const pte_t *pte, unsigned int nr)
 	struct count count = {};
 
 	for (unsigned int i = 0; i < nr; i++) {
-		enum mmp_page page = mmp_page_of(mmp_pte(pte, i));
+		pte_t entry = mmp_pte(pte, i);
+		enum mmp_page page = mmp_page_of(entry);
 
 		count.there += page != MMP_EMPTY;
 		count.used += page == MMP_USED;
-		count.aged += page == MMP_MAPPED && is_inner(i);
+		count.aged += page == MMP_MAPPED &&
+			      (is_inner(i) || mmp_bits_folded(mmp_bits(entry)));
 	}
 	return count;
 }
@@ -158,7 +161,8 @@ static __always_inline enum mmp_page group_of(const pte_t *pte)
 {
 	if (say_used(group_bits(pte)))
 		return MMP_USED;
-	if (say_old(entry_bits(pte + 1)) || say_old(entry_bits(pte + 2)))
+	if (say_old(entry_bits(pte + 1)) || say_old(entry_bits(pte + 2)) ||
+	    mmp_bits_folded(entry_bits(pte)))
 		return MMP_EMPTY;
 	return group_has_page(pte) ? MMP_MAPPED : MMP_EMPTY;
 }

@@ -11,6 +11,11 @@
 #include "generic/table.h"
 #endif
 
+/* Is the entry part of a block that the CPU takes for one? */
+#ifndef mmp_bits_folded
+#define mmp_bits_folded(bits)	((void)sizeof(bits), false)
+#endif
+
 /* Reads one entry. The page table may change at any time. */
 #ifndef mmp_read_pte
 #define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))

@@ -225,6 +225,24 @@ bool mmp_policy_decides(const struct mm_struct *mm);
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 			     unsigned long asked);
 
+#ifdef MMP_FOLDS
+/* In arch/: blocks of page table entries that the kernel folds into one */
+extern struct mmp_call mmp_call_fold;
+void mmp_fold_found(void);
+int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer);
+void mmp_unfold_end(const struct vm_fault *vmf, int cpu);
+#else
+#define mmp_fold_found()
+static inline int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
+{
+	return -1;
+}
+
+static inline void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
+{
+}
+#endif
+
 /* thp_gfp.c, compact.c, madv_free.c: one point each */
 extern struct mmp_call mmp_call_thp_gfp;
 extern unsigned long mmp_back_thp_gfp[MMP_FUNCTIONS];

@@ -254,7 +254,7 @@ static int order_mapped(pte_t entry, unsigned long address)
  */
 static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, pte_t *pte)
 {
-	int order = order_mapped(ptep_get(pte), vmf->address), first, last;
+	int order = order_mapped(mmp_read_pte(pte), vmf->address), first, last;
 
 	if (order < 0 || (!order && !static_branch_unlikely(&mmp_timing)))
 		return;
@@ -318,8 +318,10 @@ static struct counted fault_prepare(struct vm_fault *vmf, unsigned long answer)
 vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 {
 	struct counted before = fault_prepare(vmf, answer);
+	const int cpu = mmp_unfold_begin(vmf, answer);
 	vm_fault_t ret = static_call(mmp_fault_original)(vmf);
 
+	mmp_unfold_end(vmf, cpu);
 	if (!ret)
 		fault_mapped(vmf, before);
 	mmp_call_leave();	/* pairs with mmp_call_enter() in fault_prepare() */

@@ -17,7 +17,13 @@
 
 const char *const mmp_provider = "ftrace";
 
-#define CALLS	4	/* calls of one point, and a terminating NULL */
+#define CALLS	5	/* calls of one point, and a terminating NULL */
+
+#ifdef MMP_FOLDS
+#define CALL_OF_FOLDS	(&mmp_call_fold)
+#else
+#define CALL_OF_FOLDS	NULL
+#endif
 
 /*
  * How a point is attached. @check: tests conditions beyond needs.h. @found:
@@ -46,7 +52,7 @@ static const struct {
 		 * in __thp_vma_allowable_orders(), so that call is detached
 		 * last.
 		 */
-		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders },
+		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders, CALL_OF_FOLDS },
 		.first = mmp_sizes_set_aside,
 		.begun = mmp_sizes_ready,
 		.known = mmp_sizes_closed,
@@ -169,6 +175,7 @@ static void end_calls(enum mm_policy_point point)
 	end_call(call[second], ways[point].known);
 	end_call(call[!second], ways[point].ended);
 	end_call(call[2], NULL);
+	end_call(call[3], NULL);
 }
 
 static int begin_calls(enum mm_policy_point point)

@@ -63,6 +63,14 @@ MMP_CALL(ANON_ORDER, decode, MMP_ALWAYS,
 	 { "insn_decode", "int(insn*, void const*, int, insn_mode)" })
 #endif
 
+#ifdef MMP_FOLDS
+MMP_HOOK(ANON_ORDER, set_ptes, MMP_ALWAYS,
+	 { "contpte_set_ptes",
+	 "void(mm_struct*, long unsigned int, pte_t*, pte_t, unsigned int)" })
+MMP_HOOK(ANON_ORDER, try_fold, MMP_ALWAYS,
+	 { "__contpte_try_fold", "void(mm_struct*, long unsigned int, pte_t*, pte_t)" })
+#endif
+
 /* Flags of the allocation of a large folio, and reclaim */
 MMP_HOOK(THP_GFP, thp_gfp, MMP_ALWAYS, { "vma_thp_gfp_mask", "gfp_t(vm_area_struct*)" })
 MMP_HOOK(THP_GFP, reclaim, MMP_ALWAYS,

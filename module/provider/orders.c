@@ -61,4 +61,5 @@ void mmp_orders_found(void)
 	mmp_sizes_found();
 	mmp_fault_found();
 	mmp_collapse_found();
+	mmp_fold_found();
 }

@@ -103,6 +103,14 @@ def _as_tokens(text: str, letters: list[str]) -> bytes:
     return bytes(head) + tokens
 
 
+def bare(kernel: Small, before: bytes = b"") -> bytes:
+    """An Image of arm64: no sections, but what would be in them."""
+    head = bytearray(64)
+    head[0x38:0x3C] = b"ARM\x64"
+    data = bytes(head) + before + kernel.types()
+    return data + bytes(-len(data) % 8) + kernel.rodata() + bytes(64)
+
+
 def elf(sections: Mapping[str, bytes]) -> bytes:
     """An ELF file of 64 bits with these sections."""
     names = b"\0" + b"".join(name.encode() + b"\0" for name in (*sections, ".shstrtab"))
@@ -164,11 +172,11 @@ class Small:
             types.structure(name, members)
         return types.section()
 
+    def rodata(self) -> bytes:
+        """The banner and the list of symbols, aligned to 8 bytes."""
+        banner = self.banner.encode() + bytes(-len(self.banner) % 8)
+        return banner + kallsyms(sorted([*self.names, *self.again]))
+
     def vmlinux(self, *, with_btf: bool = True) -> bytes:
         """The ELF file."""
-        rodata = (
-            self.banner.encode()
-            + bytes(-len(self.banner) % 8)
-            + kallsyms(sorted([*self.names, *self.again]))
-        )
-        return elf({".rodata": rodata} | ({".BTF": self.types()} if with_btf else {}))
+        return elf({".rodata": self.rodata()} | ({".BTF": self.types()} if with_btf else {}))

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from mmpolicy.kernel.needs import Need, needs, tried
+from mmpolicy.kernel.needs import ONLY, Need, needs, read_needs, tried
 from mmpolicy.verbs.fit import PLACES
 
 from .fakes import FakeTree, Run
 from .kernels import RELEASE, Small, bzimage
 
 MODULE = Path(__file__).parents[2] / "module/provider"
+SITES = {name: MODULE.parent / f"arch/{name}/site.h" for name in ONLY}
+MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)
 NEEDS = needs()
 POINTS = list(dict.fromkeys(need.point for need in NEEDS))
 HOOKED = {need.point for need in NEEDS if need.row == "HOOK"}
@@ -47,8 +49,14 @@ def test_the_list_is_that_of_the_module() -> None:
     """Each of its rows is read, and each name in it."""
     text = re.sub(r"/\*.*?\*/", "", (MODULE / "needs.h").read_text(), flags=re.DOTALL)
     rows = re.findall(r"^MMP_(\w+)\((\w+), (\w+)", text, re.MULTILINE)
-    assert [(row, point.lower()) for row, point, _ in rows] == [n[:2] for n in NEEDS]
-    names = [one.name for need in NEEDS for one in need.ones]
+    every = read_needs(text)
+    assert [(row, point.lower()) for row, point, _ in rows] == [n[:2] for n in every]
+    assert {need.only for need in every} == {"", *ONLY.values()}
+    macros = {name: set(MACRO.findall(path.read_text())) for name, path in SITES.items()}
+    assert {name: found & {*ONLY.values()} for name, found in macros.items()} == {
+        name: {macro} for name, macro in ONLY.items()
+    }
+    names = [one.name for need in every for one in need.ones]
     assert names == re.findall(r'(?:\{|, )\s*"([^"]+)"', re.sub(r'",\s*"[^"]+"', '"', text))
     ways = {way for need in NEEDS for one in need.ones for way in one.follows}
     asked = {way for need in NEEDS for way in need.when | need.unless}

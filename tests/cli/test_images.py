@@ -16,12 +16,12 @@ from mmpolicy.kernel import btf, fit
 from mmpolicy.kernel.btf import Btf
 from mmpolicy.kernel.fit import Listed, kernel_of, running_kernel
 from mmpolicy.kernel.image import AR, Image, kernel_of_package
-from mmpolicy.kernel.needs import NEVER, Need, One, read_needs
+from mmpolicy.kernel.needs import NEVER, Need, One, needs, read_needs
 from mmpolicy.kernel.symbols import symbols
 from mmpolicy.kernel.unpack import NotReadableError, unpacked
 
 from .fakes import FakeTree, Run
-from .kernels import Small, Types, bzimage, elf, kallsyms
+from .kernels import RELEASE, Small, Types, bare, bzimage, elf, kallsyms
 from .test_fit import NEEDS, package
 
 
@@ -217,6 +217,23 @@ def test_what_an_image_says_of_itself() -> None:
     assert (small.release, small.real_time, small.hooks) == ("6.12.9-y", False, False)
 
 
+def test_an_image_of_arm64() -> None:
+    """It is no ELF file, and its BTF is found by the header; what only begins like one is not."""
+    small = Small(needs("arm64"))
+    header = small.types()[:24]
+    for before in (b"", header, header[:8] + bytes(16), bytes(40)):
+        image = Image(bare(small, before))
+        assert image.section(".BTF") == small.types()
+        kernel = kernel_of(image.data)
+        assert (kernel.machine, kernel.release) == ("arm64", RELEASE)
+        assert {each.status for each in fit.fit(kernel, needs("arm64"), set())} == {"fits", "lacks"}
+    lacking = kernel_of(bare(small.without("contpte_set_ptes")))
+    found = {each.point: each.reasons for each in fit.fit(lacking, needs("arm64"), set())}
+    assert found["anon_order"] == ("the kernel has no function contpte_set_ptes",)
+    assert Image(bytes(0x38) + b"ARM\x64" + bytes(100)).section(".BTF") == b""
+    assert kernel_of(Small(NEEDS).vmlinux()).machine == "x86"
+
+
 def test_packages() -> None:
     whole = package(b"kernel")
     assert kernel_of_package(whole) == b"kernel"
@@ -276,6 +293,9 @@ MMP_HOOK(ONE, MMP_X, MMP_ALWAYS, { "f", "int(" "void)" }, { "g", "int()", MMP_WA
 MMP_CALL(ONE, MMP_Y, MMP_IF(NEW), { "h", "void()" })
 MMP_VARIABLE(TWO, MMP_Z, MMP_UNLESS(NEW), { "v" })
 MMP_MEMBER(TWO, MMP_M, MMP_ALWAYS, page, { "m", "int" })
+#ifdef SOME
+MMP_VARIABLE(TWO, MMP_S, MMP_ALWAYS, { "s" })
+#endif
 MMP_NOTHING(TWO, MMP_N, "not ever")
 """
     assert read_needs(text) == [
@@ -284,6 +304,7 @@ MMP_NOTHING(TWO, MMP_N, "not ever")
         Need("CALL", "one", frozenset({"NEW"}), NEVER, "", (One("h", "void()", NEVER),)),
         Need("VARIABLE", "two", NEVER, frozenset({"NEW"}), "", (One("v", "", NEVER),)),
         Need("MEMBER", "two", NEVER, NEVER, "page", (One("m", "int", NEVER),)),
+        Need("VARIABLE", "two", NEVER, NEVER, "", (One("s", "", NEVER),), "SOME"),
         Need("NOTHING", "two", NEVER, NEVER, "", (One("not ever", "", NEVER),)),
     ]  # fmt: skip
     with pytest.raises(ValueError, match="a row without an end"):

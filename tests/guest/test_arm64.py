@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from lab.guest import Guest
+from lab.programs import workload
 
 from . import test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines
@@ -29,6 +30,7 @@ two, arms = test_bindings.two, test_experiment.arms
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 FREE = "map 4096 touch 0 4096 madvise 0 4096 8 touch 0 4096"  # MADV_FREE
+ENTRIES = "/sys/kernel/debug/mmpolicy_folded"  # a file of module/tests/folded.c
 OTHERS = (("thp_gfp", "light"), ("compact", "budget"), ("madv_free", "cap"))
 
 
@@ -87,3 +89,48 @@ def test_unload_under_load(loaded: Guest, policy: str) -> None:
     assert not job.wait().rc
     assert folios(loaded, DENSE) == [{0: 4096}]
     assert "mmp" not in must(loaded, HOOKED)
+
+
+@pytest.fixture
+def folded(machines: Machines) -> Guest:
+    """Return a guest of two nodes with swap, the module, and the one that reads entries."""
+    guest = machines.get(FLAVOR, mem="2G", cpus=2, nodes=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, "modprobe mmpolicy untested=1; rmmod mmpolicy_folded; modprobe mmpolicy_folded")
+    must(guest, "echo 1 >/proc/sys/kernel/numa_balancing")
+    numa = "/sys/kernel/debug/sched/numa_balancing"
+    must(guest, f"echo 10 >{numa}/scan_period_min_ms; echo 20 >{numa}/scan_period_max_ms")
+    must(guest, f"cd {THP}/khugepaged; echo 16 >pages_to_scan; echo 200 >scan_sleep_millisecs")
+    return guest
+
+
+def looked(guest: Guest, looks: int) -> dict[str, int]:
+    """Return what the reader of entries has counted while the program ran."""
+    must(guest, f"cat {ENTRIES}")
+    must(guest, f"{workload('fold')} {looks} 1")
+    words = must(guest, f"cat {ENTRIES}").split()
+    return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
+
+
+def test_witnesses_are_not_folded(folded: Guest) -> None:
+    """Outermost pages that a policy watches are in blocks that are not folded, at any moment."""
+    switch(folded, "adaptive", max_order=4)
+    found = looked(folded, 1500)
+    assert found["blocks"] > 1_000_000 and found["witnesses"] > 10_000
+    assert not found["wrong"], found
+
+
+def test_others_are_folded(folded: Guest) -> None:
+    """Without a policy that judges by use, folios are folded as ever, and nothing is made old."""
+    must(folded, f"echo always >{THP}/hugepages-64kB/enabled")
+    stock = looked(folded, 50)
+    switch(folded, "fixed", max_order=4)
+    for found in (stock, looked(folded, 50)):
+        assert found["folded"] > found["blocks"] * 0.5 and not found["wrong"], found
+
+
+def test_folded_witnesses_are_seen(folded: Guest) -> None:
+    """The reader counts folded blocks that it has given an old page itself."""
+    must(folded, "echo 1 >/sys/module/mmpolicy_folded/parameters/plant")
+    switch(folded, "fixed", max_order=4)
+    assert looked(folded, 50)["wrong"] > 100

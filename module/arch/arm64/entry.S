@@ -51,7 +51,7 @@ SYM_CODE_END(\name)
 .endm
 
 /*
- * If @wanted says so, @instead runs in place of the function, and may call the rest of it. Else
+ * If @wanted says so, @instead runs in place of the function, and may call the rest. Else
  * the function runs as ever, without a frame of the module below it.
  */
 .macro MMP_INSTEAD name, wanted, instead
@@ -150,6 +150,20 @@ SYM_CODE_START(mmp_entry_rare)
 	mov	x30, x9
 	ret	x10
 SYM_CODE_END(mmp_entry_rare)
+
+/* Their arguments are those of the functions in the kernel. */
+MMP_INSTEAD mmp_entry_set_ptes, mmp_wants_set_ptes, mmp_replace_set_ptes
+MMP_INSTEAD mmp_entry_try_fold, mmp_wants_unfolded, mmp_replace_try_fold
+
+SYM_CODE_START(mmp_entry_fold)
+	bti	c
+	adr_l	x11, mmp_back_fold
+	MMP_IF_FROM 0, mmp_entry_set_ptes
+	MMP_IF_FROM 1, mmp_entry_try_fold
+	mov	x10, x30
+	mov	x30, x9
+	ret	x10
+SYM_CODE_END(mmp_entry_fold)
 
 SYM_CODE_START(mmp_entry_thp_gfp_any)
 	bti	c

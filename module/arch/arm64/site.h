@@ -8,6 +8,7 @@
 #include <asm/insn.h>
 
 #define MMP_SITE_SIZE	AARCH64_INSN_SIZE
+#define MMP_FOLDS	/* entries of a block may be folded into one (contpte), see fold.c */
 #define __noendbr
 
 #define MMP_MOV_X9_X30	0xaa1e03e9

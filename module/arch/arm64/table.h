@@ -11,10 +11,20 @@
  */
 #define mmp_read_pte(pte)	READ_ONCE(*(pte))
 
-/* Clears the accessed bit of one entry; the kernel's helper clears those of a folded block. */
+/*
+ * Clears the accessed bit of one entry; the helper of the kernel clears those of a folded block.
+ * An entry of a folded block stays as it is: the CPU may set the accessed bit of any of the 16
+ * entries, so this one would not tell whether its page was used.
+ *
+ * Context: under the lock of the page table.
+ */
 static inline void mmp_make_old(pte_t *ptep)
 {
-	__ptep_test_and_clear_young(NULL, 0, ptep);
+	if (!pte_cont(READ_ONCE(*ptep)))
+		__ptep_test_and_clear_young(NULL, 0, ptep);
 }
+
+/* Is the entry part of a folded block? If it is old then, it tells nothing of its page. */
+#define mmp_bits_folded(bits)	((bits) & PTE_CONT)
 
 #endif /* MMPOLICY_ARCH_ARM64_TABLE_H */

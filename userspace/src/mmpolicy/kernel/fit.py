@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
@@ -35,8 +36,10 @@ class Fit(NamedTuple):
 class Kernel:
     """The functions, variables and structures of a kernel, from an image or the running one."""
 
-    def __init__(self, release: str, banner: bytes, names: Container[str], btf: bytes) -> None:
-        self.release = release
+    def __init__(
+        self, release: str, banner: bytes, names: Container[str], btf: bytes, machine: str
+    ) -> None:
+        self.release, self.machine = release, machine  # a key of needs.ONLY
         self.real_time = REAL_TIME in banner
         self._symbols = names
         self.hooks = HOOKS in names
@@ -143,7 +146,8 @@ def kernel_of(data: bytes) -> Kernel:
     image = Image(data)
     if not image.release:
         raise NotReadableError("it does not say which release it is")
-    return Kernel(image.release, image.banner, symbols(image.data), image.section(".BTF"))
+    names, types = symbols(image.data), image.section(".BTF")
+    return Kernel(image.release, image.banner, names, types, image.machine)
 
 
 class Listed:
@@ -160,4 +164,5 @@ def running_kernel(release: str, banner: bytes, kallsyms: bytes, btf: bytes) -> 
     """Return the running kernel, from its files in /proc and /sys."""
     if not kallsyms:
         raise NotReadableError("/proc/kallsyms is not readable")
-    return Kernel(release, banner, Listed(kallsyms), btf)
+    machine = "arm64" if os.uname().machine == "aarch64" else "x86"
+    return Kernel(release, banner, Listed(kallsyms), btf, machine)

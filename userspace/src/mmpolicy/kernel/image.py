@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Unpack a kernel image: a vmlinuz, an ELF file, or a Debian package with one of them."""
+"""The image of a kernel: a vmlinuz of x86 or arm64, an ELF file, or a Debian package with one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from mmpolicy.kernel.unpack import NotReadableError, unpacked
 ELF = b"\x7fELF\x02\x01"  # The beginning of an ELF file of 64 bits, little-endian.
 AR = b"!<arch>\n"
 BZIMAGE = b"HdrS"
+ARM64, EM_AARCH64 = b"ARM\x64", 183  # of an uncompressed Image, and of ELF
+BTF_HEADER = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)  # version 1, no flags, its own length
 BANNER = re.compile(rb"Linux version (\S+) [^\n]*")
 # From this boot protocol on, the header has the offset of the compressed kernel.
 LEAST_PROTOCOL = 0x0208
@@ -24,7 +26,7 @@ LEAST_PROTOCOL = 0x0208
 def _packed_kernel(data: bytes) -> bytes:
     """Return the ELF file in an x86 vmlinuz, as Documentation/arch/x86/boot.rst defines it."""
     if data[0x202:0x206] != BZIMAGE or struct.unpack_from("<H", data, 0x206)[0] < LEAST_PROTOCOL:
-        raise NotReadableError("it is no kernel of x86, no vmlinux and no Debian package")
+        raise NotReadableError("it is no kernel of x86 or arm64, no vmlinux and no Debian package")
     offset, length = struct.unpack_from("<II", data, 0x248)
     begin = ((data[0x1F1] or 4) + 1) * 512 + offset
     packed = data[begin : begin + length]
@@ -63,17 +65,36 @@ def kernel_of_package(package: bytes) -> bytes:
     raise NotReadableError("it is a package without a kernel in it")
 
 
+def _types_in(data: bytes) -> bytes:
+    """Return the BTF in an image without sections, by its header; empty if there is none."""
+    at = data.find(BTF_HEADER)
+    while at >= 0:
+        kinds, length, strings, size = struct.unpack_from("<IIII", data.ljust(at + 24), at + 8)
+        end = at + 24 + strings + size
+        if kinds == 0 < length <= strings and size and end <= len(data) and not data[end - 1]:
+            return data[at:end]
+        at = data.find(BTF_HEADER, at + 1)
+    return b""
+
+
 class Image:
-    """The ELF file of a kernel."""
+    """A kernel as it is before it runs: an ELF file, or an Image of arm64, which is none."""
 
     def __init__(self, data: bytes) -> None:
         if data.startswith(AR):
             data = kernel_of_package(data)
-        if not data.startswith(ELF):
+        self.bare = data[0x38:0x3C] == ARM64  # the kernel as it lies in memory, without sections
+        if not self.bare and not data.startswith(ELF):
             data = _packed_kernel(data)
-        if not data.startswith(ELF):
+        if not self.bare and not data.startswith(ELF):
             raise NotReadableError("what it holds is no ELF file")
         self.data = data
+
+    @property
+    def machine(self) -> str:
+        """Return the architecture, a key of needs.ONLY."""
+        arm64 = self.bare or self.data[0x12:0x14] == struct.pack("<H", EM_AARCH64)
+        return "arm64" if arm64 else "x86"
 
     @cached_property
     def release(self) -> str:
@@ -103,7 +124,9 @@ class Image:
             raise NotReadableError(f"its ELF header is damaged: {err}") from err
 
     def section(self, name: str) -> bytes:
-        """Return the content of a section, empty if it does not exist."""
+        """Return a section by name, empty if there is none; of a bare image, only .BTF is found."""
+        if self.bare:
+            return _types_in(self.data)
         begin, length = self._sections.get(name, (0, 0))
         found = self.data[begin : begin + length]
         if len(found) != length:

@@ -12,6 +12,8 @@ COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 TOKEN = re.compile(r'\s*(?:"([^"]*)"|(\w+|[(){},]))')
 ROW = re.compile(r"^MMP_(HOOK|CALL|VARIABLE|MEMBER|NOTHING)(?=\()", re.MULTILINE)
 TESTED = re.compile(r"\{\s*0x[0-9a-f]{16},\s*\"([^\"]+)\"\s*\}")
+GUARD = re.compile(r"^#(ifdef|endif)(?:[ \t]+(\w+))?", re.MULTILINE)
+ONLY = {"x86": "MMP_DECODES", "arm64": "MMP_FOLDS"}  # the macros of module/arch/*/site.h
 NEVER: frozenset[str] = frozenset()
 QUOTE = '"'  # This mark precedes a string, to distinguish it from a word.
 
@@ -33,6 +35,7 @@ class Need(NamedTuple):
     unless: frozenset[str]
     structure: str
     ones: tuple[One, ...]
+    only: str = ""  # the macro of the architectures that need it, empty for all
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -67,15 +70,23 @@ def _need(row: str, tokens: list[str]) -> Need:
     return Need(row, point, frozenset(when), frozenset(unless), structure, tuple(_ones(after)))
 
 
+def _only(text: str, at: int) -> str:
+    """Return the macro of the #ifdef around a place, empty if there is none."""
+    *_, last = [None, *GUARD.finditer(text, 0, at)]
+    return last[2] if last and last[1] == "ifdef" else ""
+
+
 def read_needs(text: str) -> list[Need]:
     """Return the rows of needs.h in their order."""
     text = COMMENT.sub("", text)
-    return [_need(row[1], list(_tokens(text[row.end() :]))) for row in ROW.finditer(text)]
+    rows = ((row, _need(row[1], list(_tokens(text[row.end() :])))) for row in ROW.finditer(text))
+    return [need._replace(only=_only(text, row.start())) for row, need in rows]
 
 
-def needs() -> list[Need]:
-    """Return the requirements of this version's module."""
-    return read_needs((files(__package__) / "needs.h").read_text())
+def needs(machine: str = "x86") -> list[Need]:
+    """Return the requirements of the module of this version on a machine, a key of ONLY."""
+    rows = read_needs((files(__package__) / "needs.h").read_text())
+    return [need for need in rows if need.only in ("", ONLY[machine])]
 
 
 def tried() -> set[str]:

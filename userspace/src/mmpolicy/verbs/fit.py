@@ -42,7 +42,7 @@ def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
     path, data = _read(tree, image)
     try:
         kernel = kernel_of(data)
-        return kernel, fit(kernel, needs(), tried())
+        return kernel, fit(kernel, needs(kernel.machine), tried())
     except NotReadableError as err:
         raise Error(f"{path}: {err}", Exit.FAILED, NEXT, path=path) from err
     except DAMAGED as err:
@@ -83,7 +83,7 @@ def points_here(facts: Facts) -> Points:
     """Return the points that the running kernel could have."""
     try:
         kernel = running_kernel(facts.release, facts.raw(VERSION), facts.symbols, facts.raw(TYPES))
-        points = fit(kernel, needs(), tried())
+        points = fit(kernel, needs(kernel.machine), tried())
     except (NotReadableError, *DAMAGED) as err:
         return Points(f"what it can have is not known: {err}", known=False)
     if any(each.status != "lacks" for each in points):

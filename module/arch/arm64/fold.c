@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Blocks of 16 entries that the kernel folds into one for the TLB (contpte). The CPU may set the
+ * accessed bit of any entry of a folded block, so only entries of other blocks tell whether their
+ * page was used.
+ *
+ * A policy that judges by use has the outermost pages of its folios mapped as not accessed. The
+ * outermost blocks of such a folio are therefore mapped unfolded; blocks in between, and the
+ * folios of all other policies and processes, are folded as ever.
+ *
+ * The kernel may fold such a block later, when it changes the last entry: in a fork, mremap,
+ * mprotect, migration or after a NUMA hint. It may so as soon as both ends of the block were used;
+ * until then, the block stays unfolded. The module itself never folds a block.
+ */
+#include <linux/mm.h>
+#include <linux/percpu.h>
+#include <linux/rcupdate.h>
+#include <linux/sched.h>
+
+#include "../../anon_order/table.h"
+#include "../../provider/direct.h"
+#include "fold.h"
+
+unsigned long mmp_back_fold[MMP_FUNCTIONS];
+
+/* In the order of entry.S. */
+struct mmp_call mmp_call_fold = {
+	.entry = mmp_entry_fold,
+	.need = { MMP_NEED_set_ptes, MMP_NEED_try_fold },
+	.back = mmp_back_fold,
+};
+
+DEFINE_STATIC_CALL_NULL(set_ptes_original, mmp_replace_set_ptes);
+
+/* The fault of the current task whose folio gets unfolded blocks, while the kernel handles it. */
+static DEFINE_PER_CPU(const struct vm_fault *, unfolding);
+
+/* Does the policy that decides for @mm judge by use? @vma may be NULL. Context: RCU read side. */
+static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struct *vma)
+{
+	const struct mmp_profile *profile = mmp_profile_of(mm);
+	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_policy *policy;
+
+	policy = vma ? anon_order_policy(settings, vma) : settings->active[MM_POLICY_ANON_ORDER];
+	return policy && policy->witness;
+}
+
+/**
+ * mmp_unfold_begin - the kernel is about to handle a fault that may get a large folio
+ * @vmf: the fault
+ * @answer: of the policy
+ *
+ * The conditions are those of &mm_policy_ops.anon_mapped. If the task moves to another CPU before
+ * the folio is mapped, its blocks are folded, and no page is mapped as not accessed.
+ *
+ * Return: for mmp_unfold_end().
+ */
+int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
+{
+	if (!((answer & ~MMP_TOLD) >> ilog2(CONT_PTES)) || !(vmf->flags & FAULT_FLAG_USER))
+		return -1;
+	guard(mmp_ask)();
+	if (!judges_by_use(vmf->vma->vm_mm, vmf->vma))
+		return -1;
+	__this_cpu_write(unfolding, vmf);
+	return smp_processor_id();
+}
+
+/* The kernel has handled the fault. Another task may have run on this CPU in between. */
+void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
+{
+	if (cpu >= 0)
+		cmpxchg_relaxed(per_cpu_ptr(&unfolding, cpu), vmf, NULL);
+}
+
+/* Does contpte_set_ptes() map the folio of the noted fault? Other tasks have other stacks. */
+notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
+				unsigned int nr)
+{
+	const struct vm_fault *vmf = this_cpu_read(unfolding);
+
+	return vmf && !(((unsigned long)vmf ^ current_stack_pointer) >> THREAD_SHIFT) &&
+	       vmf->pte == ptep && nr >= CONT_PTES;
+}
+
+/* Maps @nr pages from number @first on. The kernel folds only blocks that it maps whole. */
+static void map_part(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
+		     unsigned int first, unsigned int nr)
+{
+	static_call(set_ptes_original)(mm, addr + first * PAGE_SIZE, ptep + first,
+				       pte_advance_pfn(pte, first), nr);
+}
+
+void mmp_replace_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
+			  unsigned int nr)
+{
+	const unsigned int half = CONT_PTES / 2;
+
+	map_part(mm, addr, ptep, pte, 0, half);
+	map_part(mm, addr, ptep, pte, half, half);
+	if (nr == CONT_PTES)
+		return;
+	if (nr > 2 * CONT_PTES)
+		map_part(mm, addr, ptep, pte, CONT_PTES, nr - 2 * CONT_PTES);
+	map_part(mm, addr, ptep, pte, nr - CONT_PTES, half);
+	map_part(mm, addr, ptep, pte, nr - half, half);
+}
+
+/* Is an end of the block of @ptep not used yet, where a policy wants to know? */
+notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
+{
+	const pte_t *block = PTR_ALIGN_DOWN(ptep, CONT_PTES * sizeof(*ptep));
+
+	if (pte_young(READ_ONCE(block[0])) && pte_young(READ_ONCE(block[CONT_PTES - 1])))
+		return false;
+	guard(mmp_ask)();
+	return judges_by_use(mm, NULL);
+}
+
+/* The block stays as it is. */
+void mmp_replace_try_fold(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
+{
+}
+
+/* Context: after mmp_needs_find() and mmp_call_find(). */
+void mmp_fold_found(void)
+{
+	static_call_update(set_ptes_original, mmp_call_original(&mmp_call_fold, 0));
+}
