@@ -10,7 +10,16 @@ from pathlib import Path
 TREE = Path(__file__).parents[2]
 DOCS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "docs/*.txt", "kernel-hooks/**/*.md")
 OURS = ("module", "kernel-hooks", "userspace/src", "tests", "bench")
-KERNEL = ("mm", "include/linux", "include/net", "arch/x86/include", "net/core", "kernel")
+KERNEL = (
+    "mm",
+    "include/linux",
+    "include/net",
+    "arch/arm64/include",
+    "arch/arm64/mm",
+    "arch/x86/include",
+    "net/core",
+    "kernel",
+)
 SOURCES = (".c", ".h", ".py", ".sh", ".patch")
 OTHERS = {
     "histogram_quantile",  # of Prometheus
