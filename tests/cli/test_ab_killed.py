@@ -114,13 +114,13 @@ def test_a_second_run_is_refused_and_names_the_first(begin: Begin, tree: FakeTre
     first = begin("--lease", "5m")
     wait_until(lambda: tree.exists(RECOVERY))
     second = begin("--out", "second.jsonl")
-    assert f"is held by ab run, pid {first.pid}, until" in second.communicate(timeout=60)[1]
+    assert f"is locked by ab run, pid {first.pid}, until" in second.communicate(timeout=60)[1]
     watchdog = watchdog_of(first.pid)
     os.kill(watchdog, signal.SIGSTOP)
     first.kill()
     first.communicate()
     third = begin("--out", "third.jsonl")
-    assert f"is held by ab run, pid {first.pid}, until" in third.communicate(timeout=60)[1]
+    assert f"is locked by ab run, pid {first.pid}, until" in third.communicate(timeout=60)[1]
     os.kill(watchdog, signal.SIGCONT)
     wait_until(lambda: is_free(tree), 10)
 

@@ -328,7 +328,7 @@ def test_a_second_run_is_refused(ab: Run, run: Run, tree: FakeTree, clock: World
     assert ab(*SWITCHBACK, *FIXED).code == 0
     before, second, after = seen[0]
     assert (second.code, before) == (1, after)
-    assert f"is held by ab run, pid {os.getpid()}, until about 20" in second.err
+    assert f"is locked by ab run, pid {os.getpid()}, until about 20" in second.err
 
 
 def test_the_lock_of_the_dead_is_free(ab: Run, tree: FakeTree) -> None:

@@ -171,7 +171,7 @@ def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
     tree.put(f"{COUNTERS}/anon_order/stats", f"{counters}shadow_allocated_order_4 60")
     clock.steps = [lambda: None] * 9
     (line,) = said(run)
-    assert line.startswith("profile default: its shadow says: of 900 faults it would have spared")
+    assert line.startswith("profile default: its shadow says: of 900 faults it would have avoided")
     assert "do: mmpolicy set anon_order adaptive --profile default" in line
     before = read_named(tree)
     run("recommend", *MODEL)

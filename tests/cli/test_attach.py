@@ -51,8 +51,11 @@ def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
     """The kernel refuses after the write, and status says so too."""
     reason = "anon_order: somebody else has one of its functions"
     slow.put(f"{CONTROL}/point_error", reason)
-    assert run("set", "anon_order", "fixed").err == f"warning: back at stock by itself: {reason}\n"
-    assert f"back at stock by itself: {reason}" in run("status").out
+    assert (
+        run("set", "anon_order", "fixed").err
+        == f"warning: the kernel has set it back to stock: {reason}\n"
+    )
+    assert f"the kernel has set it back to stock: {reason}" in run("status").out
 
 
 def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:

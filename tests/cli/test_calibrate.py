@@ -329,7 +329,7 @@ def test_all_cpus_is_refused(
         assert text in result.err
 
     monkeypatch.setattr(verb, "crew_of", None)  # would fail
-    refused(2, "nobody is there to be asked: give --yes")
+    refused(2, "there is no terminal to ask on: give --yes")
     assert "takes all" in run("calibrate", "--all-cpus").err
     idle.put("/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 65536 kB\n")
     refused(5, "64 MiB of memory are available, it takes ", "--yes")
@@ -343,7 +343,7 @@ def test_not_quiet_keeps_nothing(run: Run, idle: FakeTree, monkeypatch: pytest.M
     before = read_knobs(idle)
     result = run("calibrate", "--all-cpus", "--yes")
     assert result.code == 4
-    assert "not quiet, nothing is kept: a fault of" in result.err
+    assert "the host is not quiet, so no result is stored: a fault of" in result.err
     assert read_knobs(idle) == before and not idle.exists(FILE)
 
 

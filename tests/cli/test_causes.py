@@ -85,7 +85,7 @@ def test_each_verb_names_it(run: Run, host: FakeTree, tmp_path: Path, cause: str
     for verb, text in told(run, tmp_path).items():
         lines = [line for line in text.splitlines() if "app (10): no policy" in line]
         assert lines and CAUSES[cause] in lines[0], f"{verb}:\n{text}"
-        assert "way out: " in lines[0] or "\nnext: " in text
+        assert "remedy: " in lines[0] or "\nnext: " in text
 
 
 def test_without_a_cause_nothing_is_printed(run: Run, host: FakeTree, tmp_path: Path) -> None:

@@ -340,6 +340,6 @@ def test_one_process_that_cannot_be_looked_at(
     result = run("thp", "--vms", "--json")
     assert result.code == 0
     assert [each["pid"] for each in result.json["machines"]] == [20]
-    (note,) = [each for each in result.json["notices"] if "could not be looked at" in each]
-    assert note.startswith("note: 1 processes could not be looked at: cannot look at /proc/1/")
+    (note,) = [each for each in result.json["notices"] if "could not be read" in each]
+    assert note.startswith("note: 1 processes could not be read: cannot look at /proc/1/")
     assert huge.machines(host, huge_of).denied[0].errno == 13

@@ -100,7 +100,7 @@ def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
     tree.refusals[f"{POINT}/policy"] = EINVAL
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
     assert result.code == 5
-    assert "the writes before it were put back" in result.err
+    assert "the writes before it were undone" in result.err
     assert tree.writes[2:] == [
         (f"{POINT}/adaptive/max_order", "4"),
         (f"{POINT}/adaptive/min_folios", "32"),
@@ -147,7 +147,7 @@ def test_a_failed_way_back_is_told(
     tree.refusals[f"{POINT}/policy"] = EBUSY
     result = run("set", "anon_order", "fixed", "max_order=6")
     assert result.code == 5
-    assert "the way back failed: cannot write '4'" in result.err
+    assert "undoing the writes before it failed: cannot write '4'" in result.err
 
 
 def test_a_refusal_takes_back_our_writes_and_no_others(
@@ -164,7 +164,7 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
     monkeypatch.setattr(tree, "store", store)
     tree.refusals[f"{POINT}/policy"] = EINVAL
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
-    assert (result.code, "the writes before it were put back" in result.err) == (5, True)
+    assert (result.code, "the writes before it were undone" in result.err) == (5, True)
     assert tree.read(f"{POINT}/min_available_percent") == "77"
     assert tree.read(f"{POINT}/adaptive/min_folios") == "8"  # that program has overwritten it
     assert tree.read(f"{POINT}/adaptive/max_order") == "4"
@@ -220,7 +220,7 @@ def test_two_changes_wait_for_each_other(
         assert run("reset").code == 0  # which takes no lock
         assert run("set", "anon_order", "fixed", "--dry-run").code == 0
     if words != ["apply", "-"]:  # which first reports that this is no manifest
-        assert "is held by mmpolicy apply, pid 7" in result.err
+        assert "is locked by mmpolicy apply, pid 7" in result.err
     assert (result.code, tree.writes) == (1, [(f"{CONTROL}/reset", "1")])
 
 
@@ -333,7 +333,7 @@ def test_reset_works_whatever_is_wrong_with_the_rest(
     run("set", "anon_order", "never")
     monkeypatch.setattr("mmpolicy.verbs.settings.read_state", fail)
     result = run("reset")
-    said = "warning: the kernel is stock; what followed failed: odd\n"
+    said = "warning: the kernel is stock, but the steps after that failed: odd\n"
     assert (result.code, result.out, result.err) == (0, "", said)
     assert "[stock]" in tree.read(f"{POINT}/policy")
 

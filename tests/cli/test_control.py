@@ -300,7 +300,7 @@ def test_a_change_in_words() -> None:
     assert noted.told() == [
         "loaded", "cgroup 7: - -> web", "process 41: - -> web", "profile web: - -> exists",
     ]  # fmt: skip
-    assert replace(made, open=True, note="x").told()[0] == "was cut off; it asked for:"
+    assert replace(made, open=True, note="x").told()[0] == "was interrupted; it had asked for:"
     assert journal._from_json(made.to_json()) == made
     assert telling_keys(FULL, FULL | {KNOB: "9"}) == [KNOB]
 
@@ -778,7 +778,10 @@ def test_what_a_manifest_does_not_name(tree: FakeTree, run: Run) -> None:
         ),
         ("version = 1\n[profiles.web.anon_order]\nx = 1", "m:3: no setting of anon_order 'x'"),
         ("version = 1\n[profiles.web.x]\npolicy = 'y'", "m:3: no point 'x'"),
-        ("version = 1\n[profiles.None.anon_order]\npolicy = 'fixed'", "m:3: 'None' is no name"),
+        (
+            "version = 1\n[profiles.None.anon_order]\npolicy = 'fixed'",
+            "m:3: 'None' is not a valid name",
+        ),
         ("version = 1\nlease_ms = 1.5", "m:2: 1.5 is neither a number nor a text"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_change_that_goes_on_is_not_half_made(tree: FakeTree) -> None:
         assert notices.half_made(tree) is None
     told = notices.half_made(tree)
     assert told and told.line().endswith(
-        "was cut off, and may be half made: mmpolicy revert takes back what it has done"
+        "was interrupted, and may be partly made: mmpolicy revert undoes what it has done"
     )
 
 
@@ -191,7 +191,7 @@ def test_what_is_said_of_shadows() -> None:
         "shadow_requested_order_2": 400,
         "shadow_allocated_order_2": 110,
     }
-    plain = "of 1000 faults it would have spared 290 (29 %), and taken 40 pages more"
+    plain = "of 1000 faults it would have avoided 290 (29 %), and taken 40 pages more"
     assert shadow_lines({"bulk": {}, "anon_order": values}) == [
         "", f"shadow of anon_order: {plain}",
     ]  # fmt: skip

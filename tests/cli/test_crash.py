@@ -178,11 +178,11 @@ def test_sigkill_at_each_write(
         killed += 1
         for words in (["status"], ["doctor"]):
             assert f"'{change[0]}" in (told := run(*words).out)
-            assert "was cut off, and may be half made" in told
-            assert "mmpolicy revert takes back what it has done" in told
-        assert "was cut off; it asked for:" in run("log").out
+            assert "was interrupted, and may be partly made" in told
+            assert "mmpolicy revert undoes what it has done" in told
+        assert "was interrupted; it had asked for:" in run("log").out
         result = run("revert")
-        assert (result.code, "was cut off" in result.err) == (0, True), result.err
+        assert (result.code, "was interrupted" in result.err) == (0, True), result.err
         assert whole(host) == before, nth
         assert "cut off" not in run("status").out
         assert run("revert", "--dry-run").code == 0
@@ -228,8 +228,8 @@ def test_what_could_not_be_put_back_is_told(run: Run, host: FakeTree) -> None:
         store(path, value)
 
     host.store = broken  # type: ignore[method-assign]
-    assert "the way back failed" in run(*SET).err
-    assert "may be half made" in run("status").out
+    assert "undoing the writes before it failed" in run(*SET).err
+    assert "may be partly made" in run("status").out
 
 
 # A service, and a system without systemd

@@ -70,7 +70,7 @@ def test_explain(run: Run, traced: FakeTree, clock: Clock) -> None:
         "  wanted  150 faults: 4 kB 90, 64 kB 60 (60 %: no memory nearby was used in full; "
         "40 %: memory nearby was used in full)",
         "  shadow  30 faults: 64 kB 30 (100 %: it is the limit of the policy)",
-        "10 decisions were too many to be kept",
+        "10 decisions were lost, as they came too fast",
     ]
     assert (f"{TRACING}/set_event_pid", f"{PID} 11") in traced.writes
     assert [value for path, value in traced.writes if path == ENABLE] == ["1", "0"]
@@ -100,7 +100,7 @@ def test_explain_says_what_is_missing(run: Run, traced: FakeTree) -> None:
     assert last.startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
     run("set", "anon_order", "fixed")
     last = run("explain", str(PID)).out.splitlines()[-2]
-    assert last == "no fault was decided in this time"
+    assert last == "no page fault reached the policy in this time"
 
 
 def make_forbidding(host: FakeTree) -> None:
@@ -161,7 +161,7 @@ def test_tracing_of_others_is_left_alone(tree: FakeTree, path: str) -> None:
 def test_a_second_one_waits_for_the_first(run: Run, traced: FakeTree) -> None:
     with traced.locked("/run/mmpolicy/tracing.lock", "mmpolicy, pid 7"):
         result = run("explain", str(PID))
-    assert (result.code, "is held by mmpolicy, pid 7" in result.err) == (1, True)
+    assert (result.code, "is locked by mmpolicy, pid 7" in result.err) == (1, True)
 
 
 def test_an_unknown_reason_is_shown_by_its_name() -> None:

@@ -162,10 +162,10 @@ def test_locks_say_who_has_them(plain: Tree, tree: FakeTree) -> None:
     with plain.locked("/run/l", "me, for now"):
         assert plain.holder("/run/l") == "me, for now"
         told = raised(plain.locked("/run/l", "other").__enter__)
-        assert told.message.endswith("/run/l is held by me, for now")
+        assert told.message.endswith("/run/l is locked by me, for now")
         assert told.next_step == "wait for its end"
         tree.real("/run/l").write_text("")
-        assert plain.holder("/run/l") == "somebody"
+        assert plain.holder("/run/l") == "another process"
     assert plain.holder("/run/l") == ""
     assert plain.read_bytes("/run/l") == b""
     with pytest.raises(KeyError), plain.locked("/run/l", "me"):

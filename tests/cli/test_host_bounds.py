@@ -142,7 +142,7 @@ def test_a_lock_is_tried_again_until_its_time_is_over(
     path.write_text("x" * 2000)
     with path.open() as file:
         error = raised(disk.take_lock, file.fileno(), path, 0.04)
-        assert error.message == f"{path} is held by {'x' * 1000}"
+        assert error.message == f"{path} is locked by {'x' * 1000}"
         assert told == [0.02, 0.02]
         disk.take_lock(file.fileno(), path, inf)
     assert told == [0.02, 0.02, "locked"]

@@ -122,7 +122,7 @@ def test_a_journal_cannot_bind_to_a_path(host: Path) -> None:
     path = host / "var/lib/mmpolicy/journal.jsonl"
     path.write_text(json.dumps({**entry, "who": {}, "changes": changes}) + "\n")
     before = snapshot(host, [host / "run/mmpolicy"])
-    assert "'../../../../etc' is no name for a profile" in run(host, ["revert"])
+    assert "'../../../../etc' is not a valid name of a profile" in run(host, ["revert"])
     assert snapshot(host, [host / "run/mmpolicy"]) == before
 
 

@@ -77,7 +77,7 @@ def test_a_point_without_other_policies(run: Run, tree: FakeTree) -> None:
 
 
 def test_list_hooks(run: Run, tree: FakeTree) -> None:
-    assert run("list", "--hooks").out == "none: the kernel asks by itself\n"
+    assert run("list", "--hooks").out == "none: this kernel has hooks of its own\n"
     tree.put(f"{CONTROL}/hooked_functions", "anon_order first\ncompact second")
     lines = [line.split() for line in run("list", "--hooks").out.splitlines()]
     assert lines == [["POINT", "FUNCTION"], ["anon_order", "first"], ["compact", "second"]]

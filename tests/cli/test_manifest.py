@@ -140,7 +140,7 @@ def test_a_refusal_in_the_middle_is_rolled_back(run: Run, tree: FakeTree, forty:
     tree.refusals[f"{CONTROL}/experiment/seed"] = EIO  # written after profiles and bindings
     result = run("apply", str(forty))
     assert (result.code, f"{forty}:40: cannot write '42'" in result.err) == (1, True)
-    assert "the writes before it were put back" in result.err
+    assert "the writes before it were undone" in result.err
     assert len(tree.writes) > 20
     assert snapshot(tree) == before
 
@@ -195,7 +195,7 @@ def test_diff_says_by_its_code_if_anything_differs(run: Run, tree: FakeTree, for
     assert (run("diff", str(forty)).code, run("diff", "--exit-code", str(forty)).code) == (0, 6)
     run("apply", str(forty))
     result = run("diff", "--exit-code", str(forty))
-    assert (result.code, result.out) == (0, f"all is as in {forty}\n")
+    assert (result.code, result.out) == (0, f"the state is as in {forty}\n")
     assert run("diff", "--json", str(forty)).json["differences"] == []
     assert tree.real(APPLIED).stat().st_mode & 0o777 == 0o644
 
@@ -246,7 +246,7 @@ def test_bindings_of_processes_are_left_alone(run: Run, tree: FakeTree, tmp_path
 def test_diff_and_verify_find_drift(run: Run, tree: FakeTree, forty: Path) -> None:
     assert run("verify").code == 1  # the manifest was not applied
     run("apply", str(forty))
-    assert run("verify").out.startswith("all is as in ")
+    assert run("verify").out.startswith("the state is as in ")
     tree.write(POLICY, "never")
     tree.remove("/sys/fs/cgroup/app.slice/cache.service")
     tree.put(f"{CONTROL}/profiles/cache/cgroups", "")  # as the kernel does
@@ -297,7 +297,7 @@ def test_revert_overwrites_nothing_without_force(run: Run, tree: FakeTree) -> No
     writes = list(tree.writes)
     result = run("revert")
     assert (result.code, tree.writes) == (1, writes)
-    assert "changed since 'set' by somebody else" in result.err
+    assert "changed again since 'set'" in result.err
     assert "default/anon_order/policy was fixed, is never" in result.err
     assert run("revert", "--force").code == 0
     assert "[stock]" in tree.read(POLICY)

@@ -105,7 +105,7 @@ def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.out.splitlines() == [
         "my app-2-77: question=full(-1,14) answer=1",
         "my app-2-77: zone=2",
-        "24 lines were too many to be kept",
+        "24 lines were lost, as they came too fast",
         "my app-2-77: zone=2",
     ]
     for event in "compact", "question":
@@ -298,7 +298,7 @@ def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
     put_slot(slots, 0, "own")
     clock.steps += [lambda: None] * 100
     result = run("policy", "unload", "own")
-    assert (result.code, "somebody else holds it" in result.err) == (1, True)
+    assert (result.code, "another process holds it" in result.err) == (1, True)
     result = run("policy", "unload", "own")
     assert (result.code, "has no pin" in result.err) == (5, True)
 

@@ -336,6 +336,6 @@ def test_redis_on_a_host_as_debian_installs_it(host: FakeTree) -> None:
     host.put("/proc/10/status", host.read("/proc/10/status")[:-1] + "0")
     host.put(ENABLED, "[always] madvise never")
     (line,) = reach(host, 10).lines()
-    assert f"as {ENABLED} is `always`; way out: echo madvise >{ENABLED}, or" in line
+    assert f"as {ENABLED} is `always`; remedy: echo madvise >{ENABLED}, or" in line
     host.put(ENABLED, "always [madvise] never")
-    assert "was `always` when it started; way out: restart it" in reach(host, 10).barriers[0].text
+    assert "was `always` when it started; remedy: restart it" in reach(host, 10).barriers[0].text

@@ -69,7 +69,7 @@ def test_bind_and_status(run: Run, host: FakeTree) -> None:
         (line,) = result.err.splitlines()
         assert line.startswith(f"warning: {TOLD}")
         assert "`disable-thp yes`, the default of redis" in line
-        assert f"way out: echo madvise >{THP}/enabled" in line
+        assert f"remedy: echo madvise >{THP}/enabled" in line
     assert sum(line.startswith(TOLD) for line in run("status").out.splitlines()) == 1
     (found,) = run("status", "--json").json["out_of_reach"]
     assert (found["pid"], found["barriers"][0]["key"]) == (10, "prctl")

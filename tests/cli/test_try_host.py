@@ -173,7 +173,10 @@ def test_all_else_is_as_before(
     assert read_knobs(tree) == before
     assert not tree.exists(BOOT_FILE)
     assert not tree.exists(RECOVERY)
-    assert "decision   back as it was: the trial does not show that it pays" in result.out
+    assert (
+        "decision   not kept, the former state is restored: the trial does not show that it pays"
+        in result.out
+    )
     assert standing(tree, read_trials(tree)[-1]) == BACK
 
 
@@ -341,7 +344,10 @@ def test_what_cannot_be_kept(
     assert (result.code, "no space" in result.err) == (1, True)
     assert read_knobs(tree) == before
     assert not tree.exists(RECOVERY)
-    assert read_trials(tree)[-1].page[-1] == "decision   not kept, as it was: no space"
+    assert (
+        read_trials(tree)[-1].page[-1]
+        == "decision   not kept, the former state is restored: no space"
+    )
 
 
 @pytest.fixture

@@ -159,7 +159,10 @@ def test_all_else_is_as_before(
     assert result.code == code, result.err
     assert read_named(tree) == before
     assert not tree.exists(FILE)
-    assert "decision   back as it was: the trial does not show that it pays" in result.out
+    assert (
+        "decision   not kept, the former state is restored: the trial does not show that it pays"
+        in result.out
+    )
     assert run("try", "--report").code == code
     assert [each["standing"] for each in run("try", "--list", "--json").json["trials"]] == ["back"]
 
@@ -240,7 +243,9 @@ def test_a_guard_that_breaks(tried: Callable[..., Result], tree: FakeTree, clock
     result = tried()
     assert result.code in (1, 8)
     assert read_named(tree) == before
-    assert "back as it was: guard 'psi.memory.full.avg10 < 10': it is 50" in result.out
+    assert (
+        "the former state is restored: guard 'psi.memory.full.avg10 < 10': it is 50" in result.out
+    )
 
 
 def test_refused_before_it_begins(
@@ -306,7 +311,9 @@ def test_status_and_stop_of_a_trial_that_runs(
     assert status["experiment"]["block"] == 3
     assert text.startswith(f"running: adaptive on {WEB}, from ")
     assert ended
-    assert run("try", "--status").out.endswith("back as it was: interrupted, by SIGTERM\n")
+    assert run("try", "--status").out.endswith(
+        "the former state is restored: interrupted, by SIGTERM\n"
+    )
 
 
 def test_what_is_left_of_a_trial_that_was_killed(

@@ -193,10 +193,10 @@ def test_harm_goes_back_by_itself(
     assert f"back at stock: {reason}" in run("log").out
     verify = run("verify")
     assert (verify.code, reason in verify.err) == (6, True)
-    assert f"{WEB} went back to stock: {reason}" in run("status").out
+    assert f"try --watch has set {WEB} back to stock: {reason}" in run("status").out
     assert f'mmpolicy_try_watch_taken_back{{cgroup="{WEB}"}} 1.0' in run("export").out
     assert run("try", "--report").code == 8
-    assert f"back at stock, by its continued proof: {reason}" in run("try", "--report").out
+    assert f"set back to stock by try --watch: {reason}" in run("try", "--report").out
     assert run(*WATCH).code == 1  # nothing is left to prove
     assert run("try", "--stop").code == 0
     assert run("verify").code == 0
@@ -238,7 +238,10 @@ def test_nobody_is_misled_by_a_block_at_stock(
     assert run(*WATCH).code == 143
     stands, status, *rest = seen
     assert (stands, *rest) == (KEPT, 0, 9, False)
-    assert "goes on: 0 pairs in the last week, 10 % of the blocks; a block at stock now" in status
+    assert (
+        "goes on: 0 pairs in the last week, 10 % of the blocks; at stock now, for comparison"
+        in status
+    )
     assert clock.bound()
     assert (record(tree).phase, record(tree).at_stock) == (ON, 0)
 
@@ -265,8 +268,8 @@ def test_killed_in_a_block_at_stock(
     record(tree).keep(tree, at_stock=clock.number())
     tree.write(f"{CONTROL}/profiles/web/cgroups", f"-{clock.number()}")
     assert standing(tree, kept) == AT_STOCK
-    assert "killed in a block at stock, which is in force" in run("try", "--status").out
-    assert "is at stock, as its continued proof was killed" in run("status").out
+    assert "its process was killed at stock, which is in force" in run("try", "--status").out
+    assert "is at stock, as try --watch was killed" in run("status").out
     assert f'mmpolicy_try_watch_at_stock{{cgroup="{WEB}"}} 1.0' in run("export").out
     assert run("verify").code == 6
     clock.after(2.0, end)
@@ -364,4 +367,4 @@ def test_a_trial_that_is_to_be_proven_on(
     result = run(*words, "--yes", "--foreground")
     assert result.code == 0, result.err
     assert units.pop()[:2] == ["--unit", "mmpolicy-watch-web"]
-    assert "mmpolicy-watch-web.service goes on proving it" in result.err
+    assert "mmpolicy-watch-web.service goes on testing the setting" in result.err

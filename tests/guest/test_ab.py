@@ -243,7 +243,7 @@ def test_two_at_once(loaded: Guest) -> None:
         wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
         second = loaded.run(ab_run(loaded, ENDLESS, "arm.units").split(" ", 1)[1])
         assert second.rc == 1
-        assert f"is held by ab run, pid {pid}, until about " in second.out
+        assert f"is locked by ab run, pid {pid}, until about " in second.out
         must(loaded, f"kill -{signal} {pid}")
         first = job.wait()
         assert first.rc == status  # 128 plus the number of the signal

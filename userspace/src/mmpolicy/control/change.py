@@ -175,7 +175,7 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
 
     Entries that another process has changed since then keep their values.
     """
-    told = "; the writes before it were put back"
+    told = "; the writes before it were undone"
     try:
         now = state_of(tree, writes)
         if not changed_keys(*ours):
@@ -185,11 +185,11 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
         go_to(tree, target, now)
         left = changed_keys(target, state_of(tree, writes))
     except Error as again:
-        told, left = f"; and the way back failed: {again.message}", []
+        told, left = f"; undoing the writes before it failed: {again.message}", []
         if isinstance(err, Error):
             err.half = True
     if isinstance(err, Error):
-        err.message += told + "".join(f"; different now: {label_of(key)}" for key in left)
+        err.message += told + "".join(f"; still changed: {label_of(key)}" for key in left)
 
 
 def undo(done: StateChange, now: State) -> tuple[State, list[Key]]:

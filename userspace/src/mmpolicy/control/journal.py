@@ -26,7 +26,7 @@ VERSION = 2
 MOST_BYTES, KEPT = 4 << 20, 1000
 LOOKED_AT = 100  # The highest number is searched for in this many lines at the end of the file.
 UNSET = "4294967295"  # The kernel's value for the login uid of a process that has no login session.
-HINT = "mmpolicy apply FILE, or set, goes to a state of your choice"
+HINT = "mmpolicy apply FILE, or mmpolicy set, sets the state that you want"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Entry:
     def told(self) -> list[str]:
         """Return a description of each entry that the change altered."""
         before, after = self.done
-        note = "was cut off; it asked for:" if self.open else self.note
+        note = "was interrupted; it had asked for:" if self.open else self.note
         return [note] * bool(note) + [
             f"{label_of(key)}: {shown(key, before.get(key))} -> {shown(key, after.get(key))}"
             for key in telling_keys(*self.done)

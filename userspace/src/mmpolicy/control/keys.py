@@ -31,7 +31,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 def _check_profile(name: str) -> None:
     if not PROFILE_NAME.fullmatch(name) or name in NO_PROFILES:
         hint = "take a-z, 0-9, _ and -, at most 31, the first of them a letter or a digit"
-        raise Error(f"{name!r} is no name for a profile: EINVAL", Exit.REFUSED, hint)
+        raise Error(f"{name!r} is not a valid name of a profile: EINVAL", Exit.REFUSED, hint)
 
 
 def _check_words(*names: str) -> None:

@@ -39,9 +39,9 @@ def half_made(tree: Tree) -> Notice | None:
 
 def told_of(entry: Entry, verb: str = "revert") -> Notice:
     """Return the notice for an interrupted change, with the verb that undoes it."""
-    text = f"change {entry.number}, '{entry.command}' of {entry.time}, was cut off"
-    hint = f"mmpolicy {verb} takes back what it has done"
-    return Notice("cut_off", f"{text}, and may be half made", hint)
+    text = f"change {entry.number}, '{entry.command}' of {entry.time}, was interrupted"
+    hint = f"mmpolicy {verb} undoes what it has done"
+    return Notice("cut_off", f"{text}, and may be partly made", hint)
 
 
 def knobs_left(tree: Tree) -> Notice | None:
@@ -55,12 +55,12 @@ def knobs_left(tree: Tree) -> Notice | None:
 def proofs(tree: Tree) -> Iterator[Notice]:
     """Yield a notice of each setting that `try --watch` left at stock or took back."""
     for each in left_at_stock(tree):
-        text = f"{each.cgroup} is at stock, as its continued proof was killed in a block at stock"
-        hint = f"mmpolicy try --watch {each.percent:g}% binds it again, and goes on"
+        text = f"{each.cgroup} is at stock, as try --watch was killed while it compared with stock"
+        hint = f"mmpolicy try --watch {each.percent:g}% applies the setting again, and goes on"
         yield Notice("left_at_stock", text, hint)
     for each in gone_back(tree):
-        text = f"{each.cgroup} went back to stock: {each.reason}"
-        yield Notice("taken_back", text, "mmpolicy try --stop acknowledges it")
+        text = f"try --watch has set {each.cgroup} back to stock: {each.reason}"
+        yield Notice("taken_back", text, "mmpolicy try --stop acknowledges that")
 
 
 def notices(tree: Tree) -> list[Notice]:

@@ -110,7 +110,7 @@ def _left(tree: Tree) -> Iterator[Metric]:
     names = {each.name for each in notices(tree)}
     for name, told in (
         ("knobs_left", "1: a killed experiment has left knobs of the kernel changed."),
-        ("cut_off", "1: a change was killed, and may be half made."),
+        ("cut_off", "1: a change was interrupted, and may be partly made."),
     ):
         yield GaugeMetricFamily(f"{MODULE}_{name}", told, int(name in names))
 
@@ -123,17 +123,23 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
         return
     start = f"{MODULE}_experiment"
     for name, told in (
-        ("phase", "1: the phase that it is in."),
-        ("arm", "1: the arm that is active; both, where units are in one each."),
+        ("phase", "1: the phase of the running experiment."),
+        ("arm", "1: the active arm of the experiment; in a split, both."),
     ):
         family = GaugeMetricFamily(f"{start}_{name}", told, labels=[name])
         family.add_metric([str(now[name])], 1)
         yield family
-    yield GaugeMetricFamily(f"{start}_block", "The block that it is in.", now["block"])
-    yield GaugeMetricFamily(f"{start}_blocks", "How many it will have.", now["blocks"])
-    told = "1: the wash-out of the block is over."
+    yield GaugeMetricFamily(
+        f"{start}_block", "Number of the current block of the experiment.", now["block"]
+    )
+    yield GaugeMetricFamily(
+        f"{start}_blocks", "Planned number of blocks of the experiment.", now["blocks"]
+    )
+    told = "1: the block is past its wash-out, and is measured."
     yield GaugeMetricFamily(f"{start}_measured", told, int(now["measured"]))
-    guards = GaugeMetricFamily(f"{start}_guard", "What a guard has seen last.", labels=["guard"])
+    guards = GaugeMetricFamily(
+        f"{start}_guard", "Last value of a guard of the experiment.", labels=["guard"]
+    )
     for text, value in now.get("guards", {}).items():
         if value is not None:
             guards.add_metric([text], value)
@@ -146,13 +152,13 @@ def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily(f"{start}_running", "1: mmpolicy maintain is at work.", int(bool(now)))
     if not now:
         return
-    told = "1: it waits, as memory is short or collapses are slow."
+    told = "1: maintain waits, as memory is short or collapses are slow."
     yield GaugeMetricFamily(f"{start}_waits", told, int(bool(now["waits"])))
-    yield CounterMetricFamily(f"{start}_cpu_seconds", "CPU time that it took.", now["cpu_s"])
+    yield CounterMetricFamily(f"{start}_cpu_seconds", "CPU time of maintain.", now["cpu_s"])
     for name, field, unit, told in (
-        ("collapsed_bytes", "collapsed_kib", 1024, "Memory that it turned into 2 MB pages."),
-        ("given_back_bytes", "given_back_kib", 1024, "Empty memory that it gave back."),
-        ("again", "again", 1, "How often it worked on 2 MB where it had worked before."),
+        ("collapsed_bytes", "collapsed_kib", 1024, "Memory that maintain turned into 2 MB pages."),
+        ("given_back_bytes", "given_back_kib", 1024, "Empty memory that maintain gave back."),
+        ("again", "again", 1, "How often maintain worked again on the same 2 MB."),
     ):
         family = CounterMetricFamily(f"{start}_{name}", told, labels=["service"])
         for each in now["services"]:
@@ -174,15 +180,15 @@ def _proofs(tree: Tree) -> Iterator[Metric]:
     for name, told, those in (
         ("running", "1: try --watch is testing a setting that try has kept.",
          [each.trial for each in records if each.running(tree)]),
-        ("at_stock", "1: it has a block at stock now, or was killed in one.",
+        ("at_stock", "1: the service is at stock, for comparison or as try --watch was killed.",
          [each.trial for each in records if each.at_stock]),
-        ("taken_back", "1: it was shown to be worse, and is back at stock.", gone),
+        ("taken_back", "1: the setting was shown to be worse, and is no longer in force.", gone),
     ):  # fmt: skip
         family = GaugeMetricFamily(f"{start}_{name}", told, labels=["cgroup"])
         for each in records:
             family.add_metric([each.cgroup], int(each.trial in those))
         yield family
-    told = "Effect of the kept setting in the last week, against stock, with the ends of its 95 %."
+    told = "Effect of the kept setting in the last week, against stock, with its 95 % interval."
     family = GaugeMetricFamily(f"{start}_effect_ratio", told, labels=["cgroup", "metric", "end"])
     for each in records:
         for metric, ends in each.effects.items():
@@ -209,7 +215,7 @@ def _huge(tree: Tree) -> Iterator[Metric]:
 
 
 def _state(tree: Tree) -> Metric:
-    family = GaugeMetricFamily(f"{MODULE}_state", "1: the state that it is in.", labels=["state"])
+    family = GaugeMetricFamily(f"{MODULE}_state", "1: the state of the module.", labels=["state"])
     now = check_loaded(tree)
     for state in dict.fromkeys([*STATES, now]):
         family.add_metric([state], int(state == now))
@@ -220,7 +226,7 @@ def _build(tree: Tree) -> Metric:
     version = f"{MODULE_DIR}/srcversion"
     facts = {"abi": check_abi(tree), "version": __version__}
     facts["srcversion"] = tree.read(version) if tree.exists(version) else ""
-    return InfoMetricFamily(f"{MODULE}_build", "Of the command and of the module.", facts)
+    return InfoMetricFamily(f"{MODULE}_build", "Versions of the command and of the module.", facts)
 
 
 def _lease(tree: Tree) -> Iterator[Metric]:
@@ -239,7 +245,9 @@ def _settings(state: State) -> list[Metric]:
         f"{MODULE}_policy", "1: the policy of a point.", labels=["profile", "point", "policy"]
     )
     shadows = GaugeMetricFamily(
-        f"{MODULE}_shadow", "1: asked, not obeyed.", labels=["profile", "point", "policy"]
+        f"{MODULE}_shadow",
+        "1: the shadow of a point, a policy that is asked and not obeyed.",
+        labels=["profile", "point", "policy"],
     )
     knobs = GaugeMetricFamily(
         f"{MODULE}_knob", "Value of a knob.", labels=["profile", "point", "policy", "knob"]
@@ -288,7 +296,7 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
             told = "Settings and bindings that differ from the last manifest that was applied."
             drift = len(changed_keys(now, target))
             yield GaugeMetricFamily(f"{MODULE}_drift", told, drift)
-    told = "Bindings of cgroups that are there, and that are not in force."
+    told = "Bindings of existing cgroups that are not in force."
     family = GaugeMetricFamily(f"{MODULE}_bindings_lost", told, labels=["owner"])
     for owner, count in lost(now, target, read_owned(tree).values()).items():
         family.add_metric([owner], count)
@@ -308,7 +316,7 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
                 events.add_metric([profile, point, name], value)
         for sum_name, counts in found.items():
             name = sum_name.removesuffix("_ns")
-            told = "How long it took."
+            told = "Duration, by what was done."
             labels = ["profile", "point"]
             new = HistogramMetricFamily(f"{MODULE}_{name}_seconds", told, labels=labels)
             total = values.get(sum_name)

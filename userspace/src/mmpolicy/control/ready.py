@@ -75,7 +75,7 @@ def check_left(facts: Facts) -> Check:
     """Check that no change and no run was left unfinished."""
     found = notices(facts.tree)
     if not found:
-        return Check("left", "ok", "nothing is half made")
+        return Check("left", "ok", "no change and no run is left unfinished")
     text, hint = ("; ".join(parts) for parts in zip(*(each[1:] for each in found)))
     return Check("left", "warn", text, hint)
 
@@ -84,7 +84,7 @@ def check_bpf(facts: Facts) -> Check:
     """Check that policies in BPF can be loaded; other features do not need this."""
     path = f"{SLOTS}/available"
     if not facts.loaded or not facts.tree.exists(path):
-        return Check("bpf", "-", "the loaded module tells whether policies in BPF can be had")
+        return Check("bpf", "-", "unknown until the module is loaded")
     if reason := facts.text(path).partition("unavailable: ")[2]:
         return Check("bpf", "-", f"no policies in BPF: {reason}")
     wrong = {
@@ -95,7 +95,7 @@ def check_bpf(facts: Facts) -> Check:
         "no bpffs at /sys/fs/bpf": (
             " /sys/fs/bpf bpf " not in facts.text("/proc/self/mounts"), BPFFS,
         ),
-        "lockdown keeps programs from reading the kernel": (
+        "lockdown forbids BPF programs to read kernel memory": (
             "[confidentiality]" in facts.text(LOCKDOWN), "boot without lockdown=confidentiality",
         ),
     }  # fmt: skip

@@ -48,7 +48,7 @@ class Shadow:
         share = _between(f"{low:.0f}", f"{high:.0f}")
         pages = _between(self.pages_least, self.pages_most)
         return (
-            f"of {self.faults} faults it would have spared {spared} ({share} %), "
+            f"of {self.faults} faults it would have avoided {spared} ({share} %), "
             f"and taken {pages} pages more{self._time(costs)}"
         )
 

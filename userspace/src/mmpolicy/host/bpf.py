@@ -28,7 +28,7 @@ LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.
 # The reasons why the module refuses to register a policy, by errno (see module/bpf/).
 REGISTER = {
     errno.EINVAL: "its name has more than a-z, 0-9, _, or is not that of the policy to replace",
-    errno.ENODATA: "it has no function that answers",
+    errno.ENODATA: "it has no function that makes the decision",
     errno.EPROTO: "it is for another version of mmpolicy.bpf.h than the module",
     errno.ERANGE: "its max_order is not 2 to 9",
     errno.EOPNOTSUPP: "it has flags that the module does not know",
@@ -36,16 +36,16 @@ REGISTER = {
     errno.EXDEV: "its knobs are not those of the policy to replace",
     errno.ENOEXEC: "the kernel's JIT for BPF is off",
     errno.EEXIST: "there is a policy of that name already",
-    errno.ENOSPC: "all slots are taken",
+    errno.ENOSPC: "all slots for policies are in use",
     errno.EBUSY: "the lease has expired",
-    errno.ESTALE: "somebody else has loaded one at the same time",
+    errno.ESTALE: "another process has loaded a policy at the same time",
 }
 # The module checks a program before the verifier does, and this precedes its errno.
 UNSUPPORTED = "attach to unsupported member "
 REFUSED_MEMBER = {
-    errno.EINVAL: "it is a program that sleeps",
-    errno.ELOOP: "it has may_goto (the macro can_loop), a loop without a bound that is short",
-    errno.EACCES: "it calls a function of the kernel, such as an iterator, and not of mmpolicy",
+    errno.EINVAL: "it is a sleepable program",
+    errno.ELOOP: "it has may_goto (the macro can_loop), which permits loops that are too long",
+    errno.EACCES: "it calls a function of the kernel that is not mmpolicy's, such as an iterator",
     errno.EADDRNOTAVAIL: "it uses an arena",
 }
 REGISTER_HINTS = {

@@ -65,13 +65,13 @@ def take_lock(file: int, path: Path, wait: float) -> None:
             if time.monotonic() < end:
                 time.sleep(LOOK_AGAIN)
                 continue
-            text = f"{path} is held by {holder_of(file)}"
+            text = f"{path} is locked by {holder_of(file)}"
             raise Error(text, Exit.FAILED, "wait for its end") from None
 
 
 def holder_of(file: int) -> str:
     """Return the text that a lock's holder has written into the lock file."""
-    return os.pread(file, 1000, 0).decode(errors="replace").strip() or "somebody"
+    return os.pread(file, 1000, 0).decode(errors="replace").strip() or "another process"
 
 
 def write_all(file: int, data: bytes) -> None:

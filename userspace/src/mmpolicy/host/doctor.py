@@ -90,7 +90,7 @@ def ftrace_points(facts: Facts) -> str:
     """Return which points work by ftrace instead of hooks, as the loaded module reports them."""
     tree, points, policies = facts.tree, f"{CONTROL}/points", f"{CONTROL}/policies"
     if not tree.is_dir(points):
-        return "the module tells what can be had"
+        return "the loaded module lists what works"
     names = [name for name in tree.names(points) if facts.text(f"{points}/{name}") == "available"]
     dirs = [name for name in names if tree.is_dir(f"{policies}/{name}")]
     below = [f"{name}/{policy}" for name in dirs for policy in tree.names(f"{policies}/{name}")]
@@ -112,7 +112,7 @@ def check_hooks(facts: Facts) -> Check:
     if works or all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
         return Check("hooks", "ok", f"{config}; ftrace instead: {ftrace_points(facts)}")
     if symbols and not facts.config:
-        text = f"no {HOOK} in /proc/kallsyms, {config}: the line of the kernel tells more"
+        text = f"no {HOOK} in /proc/kallsyms, {config}: the line `kernel` has details"
         return Check("hooks", "-", text)
     where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", ANOTHER_KERNEL)
@@ -123,7 +123,7 @@ def check_tested(facts: Facts) -> Check:
     tested = facts.text(f"{CONTROL}/kernel_tested")
     if tested != "no":
         text = f"anon_order was tried on this build: {tested}"
-        return Check("tested", "ok", text if tested else "nothing that depends on the build")
+        return Check("tested", "ok", text if tested else "no point depends on the kernel build")
     text = f"anon_order was not tried on this build: {facts.text(f'{CONTROL}/kernel_fingerprint')}"
     if facts.text(f"{CONTROL}/points/anon_order") == "available":
         text += "; untested=1 allows it"
@@ -137,7 +137,7 @@ def check_others(facts: Facts) -> Check:
         return Check("others", "ok", "nothing is hooked")
     found = others(facts.tree)
     if not found:
-        return Check("others", "ok", "no livepatch and no BPF program on hooked functions")
+        return Check("others", "ok", "no livepatch and no BPF program uses the hooked functions")
     text = "; ".join(f"{', '.join(who)} on {function}" for function, who in found.items())
     hint = "mmpolicy list --hooks says which points cannot have a policy meanwhile"
     return Check("others", "warn", text, hint)
@@ -194,7 +194,9 @@ def check_signature(facts: Facts) -> Check:
     hint = "mokutil --import the certificate of who signs it (docs/host.md), reboot, enrol it"
     if signer:
         return Check("signature", "warn", f"key of '{signer}' is not enrolled", hint)
-    return Check("signature", "warn", "the kernel wants a signed module, this is none", hint)
+    return Check(
+        "signature", "warn", "the kernel accepts only signed modules, and this one is not", hint
+    )
 
 
 def check_build(facts: Facts) -> Check:
@@ -203,6 +205,6 @@ def check_build(facts: Facts) -> Check:
     if not facts.loaded or not facts.info:
         return Check("build", "-", "nothing to compare")
     if loaded and loaded == on_disk:
-        return Check("build", "ok", f"srcversion {loaded}, as the file")
+        return Check("build", "ok", f"srcversion {loaded}, the same as the file")
     text = f"loaded is srcversion {loaded or '?'}, the file is {on_disk or '?'}"
     return Check("build", "warn", text, "mmpolicy unload, then mmpolicy load")

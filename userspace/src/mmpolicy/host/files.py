@@ -60,7 +60,7 @@ WRITE_REMEDIES: Remedies = READ_REMEDIES | {
     EINVAL: (Exit.REFUSED, "mmpolicy show lists policies, knobs and values"),
     EOPNOTSUPP: (Exit.LACKING, "mmpolicy list says what this kernel lacks"),
     ERANGE: (Exit.REFUSED, "docs/sysfs-abi.txt gives the range of every knob"),
-    EBUSY: (Exit.REFUSED, "something else holds this setting: mmpolicy show, then try again"),
+    EBUSY: (Exit.REFUSED, "this setting is in use: see mmpolicy show, then try again"),
 }
 KNOB_REMEDIES: Remedies = READ_REMEDIES | {
     EROFS: (Exit.DENIED, "run it where /sys and /proc/sys are mounted read-write"),
@@ -84,7 +84,7 @@ def parts_of(path: str) -> list[str]:
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         hint = "give a path without '..'"
-        raise Error(f"{path!r} may lead elsewhere", Exit.USAGE, hint)
+        raise Error(f"{path!r} may point outside its directory", Exit.USAGE, hint)
     return parts
 
 

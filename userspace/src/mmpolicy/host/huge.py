@@ -91,7 +91,7 @@ class Machines(NamedTuple):
         if not self.denied:
             return ""
         first = self.denied[0]
-        told = f"{len(self.denied)} processes could not be looked at: {first.message}"
+        told = f"{len(self.denied)} processes could not be read: {first.message}"
         return f"note: {told}; next: {first.next_step}"
 
 

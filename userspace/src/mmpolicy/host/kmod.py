@@ -18,7 +18,7 @@ FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
 APPLY_BLACKLIST = 0x20000
 
 LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
-DENIED = (Exit.DENIED, "run it as root; if you are, Secure Boot wants a signed module")
+DENIED = (Exit.DENIED, "run it as root; if that fails, Secure Boot needs a signed module")
 UNFIT = (Exit.LACKING, "boot a kernel that the module runs on, see mmpolicy doctor")
 UNSIGNED = (Exit.LACKING, "sign the module and enrol the key, see mmpolicy doctor")
 INSERT_REMEDIES: Remedies = {
@@ -33,7 +33,7 @@ INSERT_REMEDIES: Remedies = {
     errno.EKEYREJECTED: UNSIGNED,
     errno.ENOKEY: UNSIGNED,
     errno.EBADMSG: UNSIGNED,
-    errno.EEXIST: (Exit.FAILED, "it has just been loaded: mmpolicy list"),
+    errno.EEXIST: (Exit.FAILED, "another process has just loaded it: see mmpolicy list"),
 }
 REMOVE_REMEDIES: Remedies = {
     errno.EPERM: (Exit.DENIED, "run it as root"),

@@ -174,7 +174,7 @@ class Units:
 def unknown_unit(units: Units, unit: str) -> Error:
     """Return the error for a unit that systemd does not know."""
     if unit in units.user_files:
-        text = f"{unit} is a unit of users, whose managers do not ask the system's"
+        text = f"{unit} is a user unit, whose manager does not read the system's settings"
         hint = (
             "mmpolicy bind --cgroup PATH, while it runs; or --unit user@.service, for all of them"
         )

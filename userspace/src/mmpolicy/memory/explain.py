@@ -18,9 +18,9 @@ WORDS = {
     "no_room": "no folio fits around the page",
     "no_neighbour": "no memory nearby was used in full",
     "sparse_neighbour": "more of it nearby was allocated and not used",
-    "probe": "smaller folios, to see them used",
+    "probe": "smaller folios, to observe their use",
     "locked": "mlock() populates the area anyway",
-    "deferred": "not looked at, as many faults before got small folios",
+    "deferred": "not checked, as many faults before got small folios",
 }
 
 

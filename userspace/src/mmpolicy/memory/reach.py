@@ -54,7 +54,7 @@ class Barrier(NamedTuple):
         """Return the barrier in words."""
         how_much = f"{self.share:.0%} of its memory ({self.kib >> 10} MiB) "
         cause = f"; cause: {self.likely}" if self.likely else ""
-        return f"{how_much}{self.what}{cause}; way out: {self.way_out}"
+        return f"{how_much}{self.what}{cause}; remedy: {self.way_out}"
 
 
 class Reach(NamedTuple):

@@ -64,5 +64,5 @@ def _refuse(scopes: Sequence[str], found: Sequence[Reach]) -> None:
     if found and all(each.barred >= ALL for each in found):
         first = found[0].barriers[0]
         text = f"the arms cannot differ in {', '.join(scopes)}: {next(found[0].lines())}"
-        raise Error(text.removesuffix(f"; way out: {first.way_out}"), Exit.USAGE, first.way_out)
+        raise Error(text.removesuffix(f"; remedy: {first.way_out}"), Exit.USAGE, first.way_out)
     warn(found)

@@ -215,7 +215,7 @@ def _emit(
         emit(command, want_json, data, [])
         return
     lines = difference_rows(tree, now, target)
-    emit(command, want_json, {}, lines or [f"all is as in {manifest.name}"])
+    emit(command, want_json, {}, lines or [f"the state is as in {manifest.name}"])
 
 
 @click.command()
@@ -235,7 +235,7 @@ def diff(host: Host, file: str, exit_code: bool, want_json: bool) -> None:
 @click.command()
 @click.argument("file", type=FILE, required=False, metavar="[FILE]")
 @missing_option
-@click.option("--heal", is_flag=True, help="First bind what is to be bound, and is not.")
+@click.option("--heal", is_flag=True, help="First bind cgroups that should be bound and are not.")
 @json_option
 @pass_host
 def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_json: bool) -> None:
@@ -245,8 +245,8 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
     not exist is a difference, unless you skip it. What a run of ab run has set is none.
 
     Also without the module, knobs that a killed run has left changed, and sizes of folios that
-    `try` keeps and that are not in force, are a difference. So is a setting of `try` that its
-    continued proof has taken back, until `try --stop` acknowledges that.
+    `try` keeps and that are not in force, are a difference. So is a setting of `try` that
+    `try --watch` has taken back, until `try --stop` acknowledges that.
     """
     if drift := drifted(host.tree):
         raise Error(drift.text, Exit.DRIFT, drift.next_step)

@@ -129,7 +129,7 @@ def _together(host: Host, now: Values, sizes: dict[int, str], crew: Crew) -> lis
         turns = measure_together(crew, sizes_in_turn, lambda size: knobs.take(str(size)), tell)
     progress_line("done", is_last=True)
     if why := unquiet(turns):
-        raise Error(f"not quiet, nothing is kept: {why}", Exit.DENIED, NOT_QUIET)
+        raise Error(f"the host is not quiet, so no result is stored: {why}", Exit.DENIED, NOT_QUIET)
     return rows_of(turns)
 
 
@@ -150,7 +150,7 @@ def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None
     sizes = _sizes(host.tree, now, ALL_WANTED)
     cpus = sorted(os.sched_getaffinity(0))
     if not all(host.tree.writable(path) for path in sizes.values()):
-        raise Error("--all-cpus sets sizes of the kernel", Exit.DENIED, "run it as root")
+        raise Error("--all-cpus changes the kernel's folio sizes", Exit.DENIED, "run it as root")
     _check(host, len(cpus))
     _ask_for(len(cpus), agreed)
     with crew_of(cpus, host.tree.killed_first) as crew:

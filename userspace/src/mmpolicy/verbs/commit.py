@@ -149,7 +149,7 @@ def tell_settled(host: Host, wait: bool) -> None:
             f"note: {describe(state, blockers(host.tree))}; mmpolicy status shows when it is done"
         )
     if reason := point_error(host.tree):
-        _tell(f"warning: back at stock by itself: {reason}")
+        _tell(f"warning: the kernel has set it back to stock: {reason}")
 
 
 def _tell(text: str) -> None:

@@ -131,14 +131,14 @@ def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
     if seen.loaded and not any(each.wanted.orders or each.shadow.orders for each in areas):
         yield _nothing_wanted(seen)
     if seen.lost:
-        yield f"{seen.lost} decisions were too many to be kept"
+        yield f"{seen.lost} decisions were lost, as they came too fast"
     yield f"longest hold of its mmap_lock: {seen.longest_ms} ms"
 
 
 def _nothing_wanted(seen: Seen) -> str:
     if seen.policy == "stock" and seen.shadow == "none":
         return f"no policy was asked: {_begin_shadow(seen)} asks one without obeying it"
-    return "no fault was decided in this time"
+    return "no page fault reached the policy in this time"
 
 
 def _begin_shadow(seen: Seen) -> str:
@@ -183,7 +183,7 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     """Print a manifest with a profile for a process, if a policy would reach it."""
     met = reach(host.tree, pid, override=True)
     if met.barred >= ALL:
-        text = next(met.lines()).removesuffix(f"; way out: {met.barriers[0].way_out}")
+        text = next(met.lines()).removesuffix(f"; remedy: {met.barriers[0].way_out}")
         raise Error(text, Exit.INCONCLUSIVE, met.barriers[0].way_out)
     state, seen = _look(host, pid, seconds)
     if not seen.loaded:

@@ -29,7 +29,7 @@ from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 )  # fmt: skip
 @click.option(
     "--force", is_flag=True,
-    help="Also overwrite what somebody else has changed since, and end an experiment.",
+    help="Also overwrite later changes by others, and end an experiment.",
 )  # fmt: skip
 @dry_run_option
 @json_option
@@ -61,7 +61,7 @@ def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key
     told = [
         f"{label_of(key, paths)} was {after.get(key, '-')}, is {now.get(key, '-')}" for key in keys
     ]
-    text = f"changed since '{command}' by somebody else: {'; '.join(told)}"
+    text = f"changed again since '{command}': {'; '.join(told)}"
     return Error(text, Exit.FAILED, "mmpolicy revert --force overwrites that, --dry-run shows how")
 
 

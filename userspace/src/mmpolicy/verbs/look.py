@@ -78,7 +78,9 @@ def _emit_hooks(want_json: bool, tree: Tree) -> None:
     check_loaded(tree)
     found = hooked_functions(tree)
     data = {"hooked_functions": [each._asdict() for each in found]}
-    lines = table(("POINT", "FUNCTION"), found) if found else ["none: the kernel asks by itself"]
+    lines = (
+        table(("POINT", "FUNCTION"), found) if found else ["none: this kernel has hooks of its own"]
+    )
     emit("list", want_json, data, lines)
 
 

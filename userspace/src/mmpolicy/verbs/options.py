@@ -126,7 +126,7 @@ margin_option = click.option(
 hold_option = click.option(
     "--hold", "hold_ms", type=click.FloatRange(min=0.1), default=LIMIT_S * 1000,
     show_default=True, metavar="MS",
-    help="How long one look may hold up mmap() and munmap() of a process.",
+    help="How long one read may block mmap() and munmap() of a process.",
 )  # fmt: skip
 
 Percent = partial(click.FloatRange, max=100)
@@ -162,5 +162,5 @@ def ask(agreed: bool, other: str = "") -> None:
     if agreed:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"nobody is there to be asked: give --yes{other}")
+        raise click.UsageError(f"there is no terminal to ask on: give --yes{other}")
     click.confirm("Begin?", abort=True, err=True)

@@ -161,7 +161,7 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 @policy.command("show")
 @name_argument
 @click.option(
-    "--live", is_flag=True, help="Print what it is told, asks and answers, as it comes, to Ctrl-C."
+    "--live", is_flag=True, help="Print its calls and answers as they come, until Ctrl-C."
 )
 @click.option(
     "--count", type=click.IntRange(min=1), metavar="N", help="With --live: end after N answers."
@@ -177,7 +177,7 @@ def show_program(host: Host, name: str, live: bool, count: int | None, want_json
     data = _data(program, read_state(host.tree))
     if live:
         if not data["profiles"]:
-            click.echo(f"no profile has it: mmpolicy set {program.point} {name}", err=True)
+            click.echo(f"no profile uses it: mmpolicy set {program.point} {name}", err=True)
         _show_told(host.tree, name, count, want_json)
         return
     data["pin"] = _pin(program) if host.tree.exists(_pin(program)) else None
@@ -203,7 +203,7 @@ def _show_told(tree: Tree, name: str, count: int | None, want_json: bool) -> Non
 
 def _told(each: Told | int) -> str:
     if not isinstance(each, Told):
-        return f"{each} lines were too many to be kept"
+        return f"{each} lines were lost, as they came too fast"
     facts = " ".join(f"{fact}={text}" for fact, text in each.facts.items())
     return f"{each.task}-{each.pid}: {facts}"
 
@@ -287,6 +287,6 @@ def _wait(host: Host, names: list[str]) -> None:
         if not left and not (names and in_time and _keeps_module(host.tree)):
             return
         if not in_time:
-            text = f"still loaded, as somebody else holds it too: {', '.join(left)}"
+            text = f"still loaded, as another process holds it, too: {', '.join(left)}"
             raise Error(text, Exit.FAILED, "bpftool link shows who; mmpolicy policy list")
         host.sleep(STEP_S)

@@ -136,5 +136,5 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
             text = f"still loaded, which keeps the module in: {', '.join(names)}; {UNLOAD_ALL}"
             click.echo(text)
     except Error as err:
-        text = f"warning: the kernel is stock; what followed failed: {err.message}"
+        text = f"warning: the kernel is stock, but the steps after that failed: {err.message}"
         click.echo(text, err=True)

@@ -121,7 +121,7 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     left = f", back to stock in {data['lease_left_ms'] / 1000:g} s" if data.get("lease_ms") else ""
     yield f"state: {describe(data['state'], data['blockers'])}{left}"
     if data["point_error"]:
-        yield f"back at stock by itself: {data['point_error']}"
+        yield f"the kernel has set it back to stock: {data['point_error']}"
     if data["state"] == "expired":
         yield "the lease has expired: mmpolicy reset acknowledges it"
     running = data["experiment"]
@@ -139,7 +139,7 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     if len(told) > MOST_NAMES:
         yield f"and {len(told) - MOST_NAMES} more of this kind; --json has all"
     for owner, count in data["owners"].items():
-        yield f"{owner} has bound {count} cgroups, which apply leaves alone"
+        yield f"{owner} has bound {count} cgroups, which apply does not change"
     if rows:
         yield ""
         yield from table(("FOR", "PROFILE", "POINT", "POLICY", "KNOBS"), rows)

@@ -41,7 +41,7 @@ NEXT = {
     CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
     LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",
     HALF_KEPT: "it was killed while it kept the setting, a part of which is there; undone by: ",
-    AT_STOCK: "mmpolicy try --watch 2% binds it again, and goes on; mmpolicy try --stop binds it",
+    AT_STOCK: "mmpolicy try --watch 2% applies it again, and goes on; try --stop applies it",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
 ONCE_CUT_OFF = "nothing was kept, and no setting has changed. Try again"

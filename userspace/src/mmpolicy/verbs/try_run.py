@@ -211,7 +211,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
     page = list(_page(trial, runner, report))
     if code != Exit.DONE:
         reason = _why_back(runner, report)
-        page.append(f"decision   back as it was: {reason}")
+        page.append(f"decision   not kept, the former state is restored: {reason}")
         return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
     try:
         if wish.candidate == SIZES:
@@ -224,7 +224,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
             undo = _keep(host, wish, trial)
             kept = f"{wish.cgroup} is bound to the profile {profile}"
     except Error as err:
-        page.append(f"decision   not kept, as it was: {err.message}")
+        page.append(f"decision   not kept, the former state is restored: {err.message}")
         trial.keep(host.tree, phase=BACK, exit=int(err.exit_code), page=tuple(page))
         raise
     page.append(f"decision   kept: {kept}")

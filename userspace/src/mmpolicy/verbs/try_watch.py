@@ -81,7 +81,7 @@ HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
 HARMED = 2  # The promised time is that for finding harm of this many times the margin.
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
-NEXT = "mmpolicy try --watch 2% begins it again"
+NEXT = "mmpolicy try --watch 2% starts the test again"
 
 
 # The price
@@ -127,7 +127,7 @@ def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
         recording = load(Path(trial.file))
     except OSError as err:
         text = f"the samples of the trial are gone: {err}"
-        raise Error(text, Exit.FAILED, "mmpolicy try --unit NAME tries it anew") from err
+        raise Error(text, Exit.FAILED, "mmpolicy try --unit NAME runs a new trial") from err
     header = recording.header
     record = Watched(
         trial=trial.name, cgroup=trial.cgroup, profile=trial.profile, percent=percent,
@@ -165,7 +165,11 @@ def begin_watch(host: Host, record: Watched) -> None:
     """Start a systemd unit that continues to test a kept setting."""
     words = ["try", "--watch", f"{record.percent:g}%", "--trial", record.trial, "--yes"]
     start_own_unit(
-        host, unit_of(record), "Continued proof of mmpolicy", [*words, "--foreground"], RESTARTED
+        host,
+        unit_of(record),
+        "mmpolicy test of a kept setting",
+        [*words, "--foreground"],
+        RESTARTED,
     )
 
 
@@ -190,7 +194,7 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
     known = watched_of(host.tree, trial.name)
     if known and (who := known.running(host.tree)):
         raise Error(
-            f"it is already being tested further: {who}", Exit.EXPERIMENT, "mmpolicy try --status"
+            f"the setting is already being tested: {who}", Exit.EXPERIMENT, "mmpolicy try --status"
         )
     going_on = known and known.phase in (ON, GOING_BACK) and known.percent == percent
     record = known if known and going_on else new_record(host.tree, trial, percent)
@@ -208,7 +212,7 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
         _run(ctx, trial, record, how.want_json)
         return
     begin_watch(host, record)
-    told = f"{unit_of(record)}.service goes on proving it"
+    told = f"{unit_of(record)}.service goes on testing the setting"
     emit("try", how.want_json, data, [told, "next: mmpolicy try --status; mmpolicy try --stop"])
 
 
@@ -251,7 +255,7 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
             f"warning: the kept setting is not tested any further: {err.message}; {NEXT}", err=True
         )
         return
-    for line in (*begin_lines(record), f"{unit_of(record)}.service goes on proving it"):
+    for line in (*begin_lines(record), f"{unit_of(record)}.service goes on testing the setting"):
         click.echo(line, err=True)
 
 
@@ -310,7 +314,7 @@ class Watcher:
         """Bind the service again if a block at stock was interrupted."""
         if self.record.at_stock:
             note = mend(self.host.tree, self.record) or "bound again"
-            self._tell(f"its block at stock was cut off: {note}")
+            self._tell(f"a block at stock was interrupted: {note}")
             self._keep(at_stock=0, lost=self.record.lost + 1)
 
     def _look(self) -> None:
@@ -339,7 +343,7 @@ class Watcher:
         self._changed += 1
         if self._changed > 1:
             self._keep(phase=ENDED, reason="the setting is no longer in force")
-            self._tell(f"the proof ends: {self.record.reason}")
+            self._tell(f"the test of the kept setting ends: {self.record.reason}")
         else:
             self._keep(skipped="the setting is not in force now")
         return True
@@ -401,7 +405,7 @@ class Watcher:
 
     def _go_back(self) -> None:
         take_back(self.host, self.trial)
-        line = f"decision   back at stock, by its continued proof: {self.record.reason}"
+        line = f"decision   set back to stock by try --watch: {self.record.reason}"
         now = next((each for each in read_trials(self.host.tree)
                     if each.name == self.trial.name), self.trial)  # fmt: skip
         self._keep(phase=WENT_BACK, at_stock=0)
@@ -484,7 +488,7 @@ def watch_lines(tree: Tree, record: Watched) -> Iterator[str]:
         if ends := record.effects.get(metric.name):
             yield f"watch      {metric.name}: {_ends(ends)}; {_judged(metric, ends)}"
     if record.phase == ON and not record.effects:
-        yield "watch      no effect known yet: it takes 7 pairs or more"
+        yield "watch      no effect known yet: it takes 7 pairs of blocks or more"
 
 
 def _where(tree: Tree, record: Watched) -> str:
@@ -493,11 +497,11 @@ def _where(tree: Tree, record: Watched) -> str:
     lost = f", {record.lost} lost" * bool(record.lost)
     where = f"{record.pairs} pairs in the last week{lost}, {record.percent:g} % of the blocks"
     if record.running(tree):
-        stock = "; a block at stock now" * bool(record.at_stock)
+        stock = "; at stock now, for comparison" * bool(record.at_stock)
         last = f"; the last pair was skipped: {record.skipped}" * bool(record.skipped)
         return f"goes on: {where}{stock}{last}"
     if record.at_stock:
-        return f"killed in a block at stock, which is in force; next: {NEXT}, and binds it again"
+        return f"its process was killed at stock, which is in force; next: {NEXT}"
     why = "a boot" if boot_of(tree) != record.boot else "its process has ended"
     return f"does not go on, since {why}; the setting stays; {where}; next: {NEXT}"
 
