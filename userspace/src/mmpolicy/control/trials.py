@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Records of `try`: a file for each trial, which says how far it came.
+"""Records of `try`: each trial has a file with its progress.
 
-A record is written before the first change, before a setting is kept, and at the end. A trial
-that was killed leaves its last record behind, and the lock tells that no process works on it.
+A record is written before the first change, before a setting is kept, and at the end. If the
+process is killed, its record remains, while the kernel releases its lock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from mmpolicy.host.knobs import Values, read_knob
 
 FOLDER = "/var/lib/mmpolicy/try"
 LOCK = "/run/mmpolicy/try.lock"
-SYSTEMD = "/run/systemd/system"  # is there where systemd runs the host
-BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"  # sets the sizes that are kept
-RUN = "try, pid "  # prefix of the text in the lock
+SYSTEMD = "/run/systemd/system"  # This directory exists if systemd runs the host.
+# The file that sets the kept folio sizes at each boot.
+BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"
+RUN = "try, pid "  # The lock file's text begins with this while a trial holds the lock.
 VERSION = 1
 MAINTAIN = "mmpolicy-maintain.service"
 ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
@@ -33,17 +34,17 @@ RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
 DONE = "done once"  # a phase, too: it paid, and there is no setting to keep
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
-AT_STOCK = "at stock"  # the continued proof was killed in a block at stock
+AT_STOCK = "at stock"  # The later test by `try --watch` was killed while the cgroup was at stock.
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial, as far as it came."""
+    """The record of one trial and its progress."""
 
     name: str
     started: str
     cgroup: str
-    unit: str  # empty for a cgroup of no service
+    unit: str  # The unit is empty if the cgroup belongs to no service.
     candidate: str
     treatment: str
     file: str  # of the samples
@@ -53,7 +54,8 @@ class Trial:
     exit: int = 0
     page: tuple[str, ...] = ()
     undo: str = ""
-    sizes: Values = field(default_factory=dict)  # of the kernel's own that are kept
+    # The kernel's own settings of folio sizes that the trial has kept.
+    sizes: Values = field(default_factory=dict)
     maintained: bool = False  # kept by a manifest for `maintain`
 
     @property
@@ -63,29 +65,29 @@ class Trial:
 
     @property
     def manifest(self) -> str:
-        """Return the file that has a profile it keeps, for the next boot."""
+        """Return the manifest that creates the kept profile at the next boot."""
         return file_of(self.profile)
 
     def keep(self, tree: Tree, **changes: Any) -> Trial:
-        """Write it down with some changes, and return that."""
+        """Write the record with some fields changed, and return it."""
         new = replace(self, **changes)
         tree.keep_record(self.path, VERSION, asdict(new))
         return new
 
 
 def file_of(profile: str) -> str:
-    """Return the file that has a profile for the next boot."""
+    """Return the manifest that creates a kept profile at the next boot."""
     return f"{MANIFESTS}/50-try-{profile}.toml"
 
 
 def running(tree: Tree) -> str:
-    """Return the process that tries something, in words; empty if there is none."""
+    """Return which process runs a trial, such as `try, pid 7`; empty if none does."""
     holder = tree.holder(LOCK)
     return holder if holder.startswith(RUN) else ""
 
 
 def read_trials(tree: Tree) -> list[Trial]:
-    """Return all trials of this host, the oldest first; a file that is no record is left out."""
+    """Return all trials of this host, the oldest first; skip files that are not records."""
     found = []
     for record in tree.records(FOLDER, VERSION):
         try:
@@ -96,7 +98,7 @@ def read_trials(tree: Tree) -> list[Trial]:
 
 
 def standing(tree: Tree, trial: Trial) -> str:
-    """Return what is in force of a trial now: a phase, or how the host differs from it."""
+    """Return which phase a trial has reached, or how the host differs from its result."""
     if trial.phase in (BACK, DONE):
         return trial.phase
     if trial.phase in (RUNNING, KEEPING) and running(tree):
@@ -119,7 +121,7 @@ def standing(tree: Tree, trial: Trial) -> str:
 
 
 def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
-    """Tell of each part of a setting that was to be kept if it is there."""
+    """Return for each part of a setting that was to be kept whether it is in force."""
     if trial.sizes:
         values = (tree.exists(path) and read_knob(tree, path) == value
                   for path, value in trial.sizes.items())  # fmt: skip
@@ -138,13 +140,13 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
         return
     try:
         state = read_state(tree)
-    except Error:  # the module is not loaded
+    except Error:  # Reading the state fails while the module is not loaded.
         state = {}
     unit, number = trial.unit, cgroup_id(tree, trial.cgroup)
     if unit:
         bound = state.get(UnitBinding(unit)) == trial.profile
         yield bound, f"mmpolicy unbind --unit {shlex.quote(unit)}"
-    if number:  # else the service does not run now
+    if number:  # The number is 0 while the service does not run.
         there = state.get(CgroupBinding(number)) == trial.profile
         command = f"mmpolicy unbind --cgroup {shlex.quote(trial.cgroup)}"
         yield there, "" if unit and bound else command
@@ -159,7 +161,7 @@ def undo_of(tree: Tree, trial: Trial) -> str:
 
 
 def drifted(tree: Tree) -> Notice | None:
-    """Return a notice if sizes of the kernel are neither as before the last trial, nor as kept."""
+    """Return a notice if folio sizes are neither as before the last trial nor as it kept them."""
     if left := knobs_left(tree):
         return left
     for trial in read_trials(tree)[-1:]:
@@ -171,7 +173,7 @@ def drifted(tree: Tree) -> Notice | None:
 
 
 def withdraw(tree: Tree) -> None:
-    """Take a trial back that was killed while it kept its sizes, which have been restored."""
+    """Mark a trial as taken back if it was killed while keeping sizes that were restored since."""
     for trial in read_trials(tree)[-1:]:
         if trial.sizes and trial.phase == KEEPING:
             if tree.exists(BOOT_FILE):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The host that a verb works on."""
+"""The host that a command works on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOCTOR_KNOWS = "; mmpolicy doctor says if it can be built"
 
 
 def tell_syslog(line: str) -> None:
-    """Send a line to the system's log, where there is one."""
+    """Send a line to the system log, if there is one."""
     import syslog
 
     syslog.openlog(MODULE, syslog.LOG_PID, syslog.LOG_DAEMON)
@@ -33,7 +33,7 @@ def tell_syslog(line: str) -> None:
 
 
 def reload_units() -> None:
-    """Let systemd read its units again."""
+    """Make systemd read its unit files again."""
     import subprocess
 
     try:
@@ -44,7 +44,7 @@ def reload_units() -> None:
 
 
 def tell_ready() -> None:
-    """Tell systemd that we are at work, if it waits for that; our own children tell it nothing."""
+    """Report to systemd that this service has started, if systemd waits for that."""
     import socket
 
     address = os.environ.pop("NOTIFY_SOCKET", "")
@@ -54,7 +54,7 @@ def tell_ready() -> None:
 
 
 def start_unit(words: Sequence[str]) -> None:
-    """Let systemd run a command as a unit of its own."""
+    """Run a command as a systemd unit of its own."""
     import subprocess
 
     units = [f"-u {name}" for option, name in zip(words, words[1:]) if option == "--unit"]
@@ -70,7 +70,7 @@ def start_unit(words: Sequence[str]) -> None:
 
 
 def start_path_unit(unit: str, words: Sequence[str]) -> None:
-    """Let systemd wait for a file: by the unit that is installed, else by one of these words."""
+    """Make systemd start a command when a file appears, by an installed or a transient unit."""
     import subprocess
 
     try:
@@ -99,7 +99,7 @@ def enable_unit(unit: str) -> None:
 
 
 class Hardware(NamedTuple):
-    """What figures of a host depend on; None where its files do not tell."""
+    """The hardware and the kernel that measurements depend on; None if unknown."""
 
     machine: str
     cpus: int | None
@@ -109,7 +109,7 @@ class Hardware(NamedTuple):
 
 
 def hardware_of(tree: Tree) -> Hardware:
-    """Return the hardware and the kernel of a host."""
+    """Return the hardware and the kernel release of the host."""
     known = {path: tree.read(path) for path in (CPUINFO, MEMINFO) if tree.exists(path)}
     models = [line.partition(":")[2].strip() for line in known.get(CPUINFO, "").splitlines()
               if line.startswith("model name")]  # fmt: skip
@@ -123,7 +123,7 @@ def hardware_of(tree: Tree) -> Hardware:
 
 
 class Host:
-    """Files, module, time, log and units of a host; tests put models in their place."""
+    """Access to files, modules, time, log and units of a host; tests replace them with models."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Host:
 
     @property
     def advice(self) -> Advice:
-        """Return what advises the kernel about memory; ctypes costs time, so only now."""
+        """Return the object for advice about memory; ctypes is imported only when needed."""
         from mmpolicy.host.advice import Advice
 
         self._advice = self._advice or Advice()
@@ -168,7 +168,7 @@ class Host:
         return self.tree.read("/proc/sys/kernel/osrelease")
 
     def kmod(self) -> Kmod:
-        """Return libkmod for this host; ctypes costs time, so only now."""
+        """Return libkmod for this host; ctypes is imported only when needed."""
         from mmpolicy.host.kmod import Kmod
 
         if not self._kmod:
@@ -177,7 +177,7 @@ class Host:
         return self._kmod
 
     def module_file(self) -> str:
-        """Return the path of the module for this kernel."""
+        """Return the path of the module file for this kernel."""
         path = self.kmod().path(MODULE)
         if not path:
             text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"

@@ -34,15 +34,15 @@ NEARLY = PAGES * 2 // 100
 PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
 LOOK_S = 0.25  # interval between checks of free memory and pressure
-MARGIN = 2 * BLOCK  # distance to a limit: the kernel charges in batches on each CPU
-SECTION = 1 << 15  # pages of memory that are on one node
-NEAR = 128 << 20  # bytes below a limit, within which it is read before each collapse
-SPOT = 64  # bytes of each page that are read first, to find pages full of zeroes
+MARGIN = 2 * BLOCK  # Stay this far below a limit, as each CPU charges memory in batches.
+SECTION = 1 << 15  # This many pages of memory are always on one NUMA node.
+NEAR = 128 << 20  # Within this many bytes of a limit, the usage is read before each collapse.
+SPOT = 64  # This many bytes of each page are read first, to find pages full of zeroes.
 # One page in SAMPLE is read before a collapse, one in ESTIMATE to estimate the empty part. Both are
 # prime, so that a program that uses each 16th page does not look like one that uses all of them.
 SAMPLE, ESTIMATE = 31, 13
-PATIENCE = 6  # collapses in a row that take longer than the limit
-TIMED = 5  # collapses of our own memory before any of a program's
+PATIENCE = 6  # After this many slow collapses in a row, the run stops.
+TIMED = 5  # This many collapses of the command's own memory are timed before any of a program's.
 BACK_OFF_S = 1.0  # pause after one slow collapse, doubled after each further one
 
 # The highest byte of an entry of pagemap
@@ -80,8 +80,8 @@ class Verdict(NamedTuple):
     """The decision about one aligned 2 MB."""
 
     cause: str  # reason to leave it alone, "" to collapse it
-    pages: int  # pages with memory of their own
-    missing: int  # pages that a collapse would add
+    pages: int  # The number of pages that the process does not share.
+    missing: int  # The number of absent pages that a collapse would fill.
     frame: int = 0  # of some page
 
 
@@ -101,7 +101,7 @@ class Seen:
     huge: int = 0
     areas: list[Candidates] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    nearly: int = 0  # pages of 2 MB that lack NEARLY pages at most
+    nearly: int = 0  # The number of pages in blocks of 2 MB that lack at most NEARLY pages.
     lacking: int = 0  # pages that these lack
 
     def skip(self, verdict: Verdict) -> None:
@@ -123,7 +123,7 @@ class Flags:
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_zero_page(self, frame: int) -> bool:
-        """Tell if it is the zero page, which the kernel maps where a program has only read."""
+        """Return whether a frame is the zero page, which reads of untouched memory get."""
         if frame in self._zero:
             return True
         zero = bool(self.of(frame) & ZERO_PAGE)
@@ -133,7 +133,7 @@ class Flags:
 
 
 def is_huge(first: int, last: int) -> bool:
-    """Tell, by the entries of its first and last page, if an aligned 2 MB is in one folio."""
+    """Return whether an aligned 2 MB is one folio, by the entries of its first and last page."""
     frame = first & FRAME
     there = first & last & PRESENT << 56
     return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
@@ -329,7 +329,7 @@ class Target:
             return self.memory.collapse(start)
 
     def is_made(self, start: int) -> bool:
-        """Tell if 2 MB are one page now."""
+        """Return whether the aligned 2 MB is one huge page now."""
         ends = [self._space.entries(at, 1) for at in (start, start + BLOCK - PAGE)]
         return all(ends) and is_huge(ends[0][0], ends[1][0])
 
@@ -383,7 +383,7 @@ class Collapser:
         self.done = Done()
 
     def ready(self, target: Target, start: int) -> bool:
-        """Tell if pressure and free memory permit a collapse of 2 MB now; if not, stop the run."""
+        """Return whether pressure and free memory permit a collapse now; if not, stop the run."""
         if self._must_stop():
             return False
         verdict = target.verdict(start)
@@ -401,7 +401,8 @@ class Collapser:
                 yield left
                 if self.done.stopped:
                     return
-        for target, start in again:  # second attempt for pages that were briefly in use
+        # A second attempt may succeed for pages that were in use only briefly.
+        for target, start in again:
             if self._step(target, start) == EAGAIN:
                 self.done.skipped[PINNED] += PAGES
             yield 0
@@ -414,7 +415,8 @@ class Collapser:
             return 0
         began = self._host.clock()
         try:
-            with target.holds.undisturbed():  # once per step: a switch costs more than a check
+            # One call for a whole step, as switching the scheduler costs more than the check.
+            with target.holds.undisturbed():
                 number = self._collapse(target, start)
         except Error as err:
             if err.errno not in (ENOENT, ESRCH, ENODEV):
@@ -459,7 +461,8 @@ class Collapser:
         """Record why a collapse made no huge page."""
         if number in (EPERM, EACCES):
             raise explain(number, f"advise process {target.pid}", REMEDIES)
-        if number == ENOMEM and target.verdict(start) == verdict:  # the area may have a hole
+        # The kernel returns ENOMEM also if the area has a hole.
+        if number == ENOMEM and target.verdict(start) == verdict:
             self._stop("the kernel found no free 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
             self._stop("the kernel could not charge 2 MB to the cgroup (EBUSY)", RAISE)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Whether a change of memory policy can pay for a service, and which change: plain functions.
+"""Decide whether a change of memory policy can pay for a service, and which; without any I/O.
 
-The figures of a service go in, with the abilities of its host; a verdict and a list of candidates
-come out. Each candidate has the command that a person would type, its time, its price and the way
-back. A candidate counts if it may save 1 % of a CPU, or 32 MiB that are 5 % of the service.
+The input is the measured figures of a service and the abilities of its host; the output is a
+verdict and a list of candidates. Each candidate has the command to type, its duration, its price
+and how to undo it. A candidate counts if it may save 1 % of a CPU, or 32 MiB that are 5 % of the
+service's memory.
 """
 
 from __future__ import annotations
@@ -25,47 +26,48 @@ from mmpolicy.memory.reach import ALL
 
 NOT_WORTH, WORTH = "not worth it", "worth trying"
 NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"
-SIZES = "thp-sizes"  # the kernel's own, for the whole host
+SIZES = "thp-sizes"  # The kernel's own folio sizes, which apply to the whole host.
 BY_MODULE = ("adaptive", "adaptive-2mb", "madv-free", "thp-gfp")
 ONCE = ("trim", "collapse", "maintain")  # are measured before and after, not in turns
 NAMES = (*ONCE, SIZES, *BY_MODULE)
-IDLE_PERCENT = 1.0  # of a CPU: a service with less may be at rest
-BIG_KIB = 256 << 10  # of private memory: from here on a program may miss the TLB a lot
+IDLE_PERCENT = 1.0  # A service that uses less of a CPU may be idle.
+BIG_KIB = 256 << 10  # With more private memory than this, a program may often miss the TLB.
 BACK = "mmpolicy try --stop while it runs; its page has the commands that undo a kept one"
-HUGE_ENOUGH = 0.5  # of that in 2 MB pages: then it does not
+HUGE_ENOUGH = 0.5  # With more than this share in 2 MB pages, a program misses the TLB seldom.
 TLB_SHARE = (0.02, 0.11)  # of its CPU time, by the 11 of 34 measurements that found a gain
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The figures of a service, over the time of a look; CPU is in percent of one CPU."""
+    """The figures of a service, averaged over the observation; CPU is in percent of one CPU."""
 
     seconds: float
     processes: int
     cpu: float
     kernel: float
     faults: float  # a second
-    fault_cpu: float  # that these faults cost at most
-    gain: float  # of that, the part that folios of 64 kB save at most
-    cost_from: str  # where the cost of a fault comes from
+    fault_cpu: float  # The most CPU time that these faults can cost.
+    gain: float  # The most of that cost that folios of 64 kB can save.
+    cost_from: str  # The source of the cost of a fault.
     memory_kib: float
     private_kib: float
-    waste_kib: float  # empty parts of large folios of private memory
+    waste_kib: float  # The empty parts of large folios of private memory.
     error_kib: float
-    trim_options: str  # without which trim gives nothing back
-    stays: str  # why trim gives nothing back
+    trim_options: str  # The options that `trim` needs to give memory back.
+    stays: str  # The reason why `trim` would give nothing back.
     freed_kib: float  # lazily, and still there
-    huge: float  # part of the memory that is in 2 MB
+    huge: float  # The share of the memory that is in 2 MB folios.
     looked_at: float  # part of the memory
-    barred: float  # part of the memory of its largest processes that no policy reaches
+    barred: float  # The share of the memory of its largest processes that no policy reaches.
     barriers: tuple[str, ...]  # that part in words
-    stalled: float  # percent of the time that its tasks wait for memory
-    compactions: float  # a second, by programs of the whole host
-    not_now: str  # why nothing may be changed now: memory is short, or the service changes
+    stalled: float  # The percentage of time that its tasks wait for memory.
+    compactions: float  # Compactions per second caused by programs of the whole host.
+    # The reason why nothing may be changed now: memory is short, or the service is changing.
+    not_now: str
 
 
 class Way(NamedTuple):
-    """Whether a host can do something; else the reason, and the next step."""
+    """Whether the host can do something; else the reason, and the next step."""
 
     why_not: str = ""
     next_step: str = ""
@@ -80,10 +82,10 @@ class Here:
     trim: Way
     maintain: Way
     collapse: Way
-    own_sizes: Way  # 16 to 64 kB of the kernel's own
-    module: Way  # and a service that no other profile decides for
+    own_sizes: Way  # Whether the kernel has its own folio sizes of 16 to 64 kB.
+    module: Way  # Whether the module can be used, and no other profile decides for the service.
     loaded: bool
-    systemd: bool  # which restores the sizes of the kernel if all else is killed
+    systemd: bool  # Systemd restores the kernel's sizes if all processes of the trial are killed.
     run_time: str  # of a switchback
 
 
@@ -93,18 +95,18 @@ class Candidate:
 
     name: str
     gain: str
-    score: float  # the gain as a multiple of the least that counts
+    score: float  # The gain as a multiple of the smallest gain that counts.
     commands: tuple[str, ...]
     time: str
     price: str
     undo: str
-    switchback: bool  # can it be switched back block by block?
-    of_host: bool = False  # it acts on all programs of the host
+    switchback: bool  # True if the change can be undone and redone block by block.
+    of_host: bool = False  # True if the change affects all programs of the host.
     why_not: str = ""
     next_step: str = ""
 
     def runs(self, here: Here) -> bool:
-        """Tell if `try` itself can run it on this host as it is."""
+        """Return whether `try` itself can run this candidate on the host as it is."""
         if self.name in BY_MODULE:
             return here.loaded
         return here.systemd or self.name in ("trim", "collapse")
@@ -122,8 +124,8 @@ def judge(
 ) -> tuple[str, str, list[Candidate]]:
     """Return the verdict, its reason, and the candidates, the largest predicted gain first.
 
-    A candidate that this host cannot have stands behind all others, with the reason. The whole
-    host can only have one that acts on all programs.
+    Candidates that this host cannot have come last, with the reason. For the whole host, only
+    candidates count that affect all programs.
     """
     wanted = [each for each in _candidates(seen, here)
               if each.name not in without and each.of_host >= whole_host]  # fmt: skip
@@ -156,7 +158,7 @@ def _at_most(percent: float) -> str:
 
 
 def hints(seen: Seen, target: str) -> Iterator[str]:
-    """Yield the limits of the look, and questions that it cannot answer."""
+    """Yield what the observation could not determine, with questions for the operator."""
     if seen.cpu < IDLE_PERCENT:
         text = f"the service used {seen.cpu:.2g} % of a CPU: it may be at rest"
         yield f"{text}; look again under load"
@@ -181,7 +183,7 @@ def _tlb_percent(seen: Seen, share: float = TLB_SHARE[0]) -> float:
 
 
 def _candidates(seen: Seen, here: Here) -> Iterator[Candidate]:
-    """Yield all that may pay; of two with one score, the cheaper one first."""
+    """Yield the candidates that may pay; of two with equal scores, the cheaper one first."""
     if is_waste(seen.waste_kib, seen.error_kib, seen.private_kib):
         yield from _of_waste(seen, here)
     if is_waste(seen.freed_kib, 0.0, seen.private_kib):
@@ -197,7 +199,7 @@ def _candidates(seen: Seen, here: Here) -> Iterator[Candidate]:
 
 
 def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
-    """Yield the ways to give back empty memory."""
+    """Yield the candidates that give empty memory back."""
     mib = seen.waste_kib / 1024
     score = seen.waste_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib)
     why_not = seen.stays or here.trim.why_not
@@ -217,7 +219,7 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
     )
     yield trim
     if "--include-madvised" in seen.trim_options:
-        return  # maintain leaves alone memory that the program asked for by madvise
+        return  # The verb `maintain` skips memory for which the program called madvise().
     yield replace(
         trim,
         name="maintain",
@@ -274,7 +276,7 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
 
 
 def _by_module(here: Here, name: str, gain: str, score: float, price: str) -> Candidate:
-    """Return a candidate that `try` itself runs."""
+    """Return a candidate that needs the module and that `try` itself runs."""
     return Candidate(
         name, gain, score, _try(name, here), here.run_time, price, BACK, switchback=True,
         why_not=here.module.why_not, next_step=here.module.next_step,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's own folio sizes in `try`: the way back without the module, and the sizes it keeps.
+"""Try the kernel's own folio sizes: restore them without the module, and keep them if they pay.
 
-No lease of the kernel ends such a trial. The watchdog of `ab run` restores the sizes, and a path
-unit of systemd, which waits for the recovery file of a run that was killed together with its
-watchdog. A boot restores them, too: the kernel keeps no setting over it.
+No lease of the module ends such a trial. The watchdog of `ab run` restores the sizes. If it is
+killed, too, a systemd path unit does so: it waits for the recovery file that such a run leaves. A
+reboot also restores them, as the kernel does not store the setting.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from mmpolicy.host.machine import NO_SYSTEMD, Host
 from mmpolicy.verbs.ab_jobs import own_unit
 from mmpolicy.verbs.commit import keep_change
 
-RESTORE = "mmpolicy-restore"  # as the unit of the package
+RESTORE = "mmpolicy-restore"  # The name of the unit that the package installs.
 
 
 def check_systemd(tree: Tree) -> None:
-    """Refuse a trial of these sizes where nothing restores them if all of it is killed."""
+    """Refuse a trial of sizes if nothing restores them when all its processes are killed."""
     if not tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which restores the sizes if the trial is killed"
         raise Error(text, Exit.LACKING, NO_SYSTEMD)
 
 
 def arm(host: Host) -> None:
-    """Have systemd wait for a run that leaves its knobs behind, from before the first change."""
+    """Make systemd restore the knobs of a killed run; this is set up before the first change."""
     how = ["--path-property", f"PathExists={host.tree.real(RECOVERY)}"]
     description = "Restore the knobs of an experiment that was killed"
     words = own_unit(host, RESTORE, description, how, ["ab", "restore", "--wait"])
@@ -44,7 +44,7 @@ def arm(host: Host) -> None:
 
 
 def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
-    """Return the sizes that the treatment changes, as they are and as they will be."""
+    """Return the sizes that the treatment changes, with their old and new values."""
     now = read_knobs(tree)
     wanted = split_arm(tree, now, treatment)[1]
     changed = {path: value for path, value in wanted.items() if now[path] != value}
@@ -57,10 +57,10 @@ def keeps_sizes(tree: Tree, treatment: str) -> str:
 
 
 def keep_sizes(host: Host, trial: Trial, before: Values) -> str:
-    """Set the sizes of a trial, now and at each boot, or neither; return the commands that undo it.
+    """Set the sizes of a trial now and at each boot, or neither; return the undo commands.
 
-    Until both are done, the recovery file lets systemd restore the sizes of before, and
-    put_back() then removes the file for the boot.
+    Until both are done, a recovery file lets systemd restore the former sizes, and then put_back()
+    removes the file for the boot.
     """
     tree = host.tree
     who = f"{RUN}{os.getpid()}, which keeps {trial.candidate}"

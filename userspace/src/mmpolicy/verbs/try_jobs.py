@@ -60,9 +60,9 @@ def _line(trial: Trial, stands: str) -> str:
 
 
 def tell_status(host: Host, want_json: bool) -> int:
-    """Say where the last trial is, and if its setting is in force; return the exit code.
+    """Print the last trial's progress and if its setting is in force; return the exit code.
 
-    Continued proofs of earlier trials follow, unless they have ended.
+    The tests that continue after earlier trials follow, unless they have ended.
     """
     trial, now = _last(host.tree), live(host.tree)
     stands = standing(host.tree, trial)
@@ -95,7 +95,7 @@ def tell_status(host: Host, want_json: bool) -> int:
 
 
 def end_trial(host: Host, want_json: bool) -> None:
-    """End the trial that runs, and wait until all is as it was before."""
+    """End the running trial, and wait until the former state is restored."""
     who = running(host.tree)
     if not who:
         if stop_watches(host):
@@ -136,7 +136,7 @@ def tell_report(host: Host, want_json: bool, html: Path | None = None) -> int:
 
 
 def tell_list(host: Host, want_json: bool) -> None:
-    """List all trials of this host, with the state that they left."""
+    """Print all trials of this host, with the state that each left."""
     found = [(trial, standing(host.tree, trial)) for trial in read_trials(host.tree)]
     data = {"trials": [{**asdict(trial), "standing": stands} for trial, stands in found]}
     rows = [(trial.started, trial.cgroup, trial.candidate, stands, trial.exit)

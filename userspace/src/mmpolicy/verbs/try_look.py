@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The look of `try` at a service and its host; it changes nothing."""
+"""Observe a service and its host for `try`, without changing anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
-COUNTERS = {  # of a cgroup: the file and the key
+COUNTERS = {  # The counters of a cgroup: its file and the key in it.
     "cpu_us": ("cpu.stat", "usage_usec"),
     "kernel_us": ("cpu.stat", "system_usec"),
     "faults": ("memory.stat", "pgfault"),
@@ -49,7 +49,7 @@ COUNTERS = {  # of a cgroup: the file and the key
 
 @dataclass(frozen=True)
 class Counted:
-    """Counters at one moment: of the service, and of the host."""
+    """Counters of the service and of the host at one moment."""
 
     at: float
     service: dict[str, float]
@@ -57,14 +57,14 @@ class Counted:
     made: dict[int, int]  # folios, by size
 
     def since(self, old: Counted, name: str, default: float) -> float:
-        """Return how fast a counter of the service rises, the default where it has none."""
+        """Return the rate of a counter of the service, or the default if it does not have it."""
         if name not in self.service or name not in old.service:
             return default
         return max(self.service[name] - old.service[name], 0.0) / max(self.at - old.at, 1e-9)
 
 
 def _count(host: Host, path: str) -> Counted:
-    """Read the counters, which also have processes that end within the look."""
+    """Read counters that also include processes that end during the observation."""
     events = evidence.events(host.tree, every=False)
     found = _of_host(host.tree, events) if path == HOST else counters_of(host.tree, path)
     return Counted(host.clock(), found, events, evidence.folios_made(host.tree))
@@ -96,7 +96,7 @@ def counters_of(tree: Tree, path: str) -> dict[str, float]:
 
 
 def look(host: Host, path: str, seconds: float) -> Seen:
-    """Look at a service for some seconds, and return its figures."""
+    """Observe a service for some seconds, and return its figures."""
     check_may_look(host.tree)
     if not any(cgroup_pids(host.tree, path)):
         hint = "start the service, and look while it works"
@@ -150,7 +150,7 @@ def look(host: Host, path: str, seconds: float) -> Seen:
 
 
 def _costs(host: Host) -> tuple[Calibration, str]:
-    """Return what a fault costs here: as `calibrate` has kept it, else measured for a second."""
+    """Return the cost of a fault, stored by `calibrate` or measured now, and its source."""
     kept = read_calibration(host.tree)
     if kept:
         return kept, "mmpolicy calibrate"
@@ -165,32 +165,32 @@ def _risen(before: Counted, after: Counted, event: str) -> float:
 
 
 def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
-    """Return the faults a second that may have got 2 MB: no more than the host has made."""
+    """Return the faults per second that may have got 2 MB, at most the number on the host."""
     passed = max(after.at - before.at, 1e-9)
     made = (after.made.get(HUGE, 0) - before.made.get(HUGE, 0)) / passed
     return min(max(made, _risen(before, after, "thp_fault_alloc"), 0.0), faults)
 
 
 def _fault_cpu(costs: Calibration, single: float, huge: float, kernel: float) -> float:
-    """Return the percent of a CPU that faults cost at most."""
+    """Return the most CPU time in percent that faults can cost."""
     return min((single * costs.ns() + huge * costs.ns(HUGE_ORDER)) / 1e7, kernel)
 
 
 def _mean_share(rows: list[Row]) -> float:
-    """Return the part of the memory that is in 2 MB folios."""
+    """Return the share of the memory that is in 2 MB folios."""
     whole = sum(row.anon_kib for row in rows)
     huge = sum(row.anon_kib * row.sizes.get(HUGE_ORDER, 0.0) for row in rows)
     return huge / whole if whole else 0.0
 
 
 def _barred(reached: list[Reach]) -> float:
-    """Return the part of the memory of the largest processes that no policy reaches."""
+    """Return the share of the largest processes' memory that no policy reaches."""
     whole = sum(each.kib for each in reached)
     return sum(each.kib * each.barred for each in reached) / whole if whole else 0.0
 
 
 def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
-    """Return what this host can do for a service, and why not the rest."""
+    """Return what this host can do for a service, with the reasons for the rest."""
     verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
     return Here(
         target=target,
@@ -221,7 +221,7 @@ def _measurable(tree: Tree, path: str) -> Way:
 
 
 def own_sizes(tree: Tree, path: str, run: Way) -> Way:
-    """Return whether the host can have sizes of 16 to 64 kB, and does not have them already."""
+    """Return whether the host has folio sizes of 16 to 64 kB that are not enabled yet."""
     found = modes(tree)
     sizes = [int(name.split()[0]) for name in OWN_SIZES]
     if not any(size in found for size in sizes):
@@ -245,7 +245,7 @@ def _module(host: Host, path: str) -> Way:
 
 
 def run_time(preset: str) -> str:
-    """Return the longest time of a switchback by a preset, in words."""
+    """Return in words how long a switchback with this preset takes at most."""
     given = read_preset(preset)
     hours = 2 * given["pairs"] * given["block"] / 3600
     return f"at most {hours:g} h, less if the answer is clear before"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try`: from a look at a service to a setting that is kept, or to all as it was."""
+"""The verb `try`: observe a service, try a change, and keep it or restore the former state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from mmpolicy.verbs.try_run import Wish
 
 LOOK_S = 60.0
-PRESET = "adaptive"  # all presets take the same time
+PRESET = "adaptive"  # All presets take the same time, so any of them will do.
 SERVICE = "mmpolicy-try"
 JOBS = ("status", "stop", "report", "list")
 NEXT = "mmpolicy try --status; mmpolicy try --stop ends it, and all is as it was"
@@ -91,7 +91,7 @@ class TryOptions:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to the first question: does it pay?"""
+    """The answer to the first question: can a change pay?"""
 
     seen: Seen
     here: Here
@@ -203,7 +203,7 @@ def try_service(ctx: click.Context, **options: Any) -> None:
 
 
 def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
-    """Answer if a change pays, and try the best candidate."""
+    """Answer whether a change can pay, and try the best candidate."""
     host: Host = ctx.obj
     path = _path(host, given)
     if given.whole_host:
@@ -228,7 +228,7 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
 
 
 def _watches(ctx: click.Context, given: TryOptions) -> bool:
-    """Go on testing an earlier setting, if the options ask for that."""
+    """Continue to test an earlier setting, if the options ask for that."""
     if not given.watch or given.unit or given.cgroup or given.whole_host:
         if given.trial:
             raise click.UsageError("--trial is for --watch without a service")
@@ -275,7 +275,7 @@ def _do_job(
 
 
 def _answer(host: Host, path: str, given: TryOptions) -> Answer:
-    """Look at the service, and judge; candidates that are not wanted are left out."""
+    """Observe the service and judge; omit candidates that the operator excluded."""
     seen = look(host, path, given.seconds)
     target = "--host" if given.whole_host else option_of(path)
     here = abilities(host, target, path, run_time(PRESET))
@@ -290,7 +290,7 @@ def _data(path: str, answer: Answer) -> dict[str, Any]:
 
 
 def _runnable(answer: Answer) -> str:
-    """Return the best candidate if `try` can run it here and now, else an empty text."""
+    """Return the best candidate if `try` can run it here and now, else an empty string."""
     best = answer.candidates[0] if answer.verdict == WORTH else None
     return best.name if best and best.runs(answer.here) else ""
 
@@ -314,7 +314,7 @@ def _notes(path: str, answer: Answer) -> Iterator[str]:
 def _try(
     ctx: click.Context, given: TryOptions, path: str, candidate: str, answer: Answer | None
 ) -> None:
-    """Say what a trial would do, ask, and run it: here, or by systemd."""
+    """Show what a trial would do, ask, and run it in this process or in a systemd unit."""
     from mmpolicy.verbs import try_once, try_run
     from mmpolicy.verbs.try_run import Wish, keeps, new_trial
 
@@ -362,7 +362,7 @@ def _try(
 
 
 def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
-    """Return the words of a trial in the foreground, for systemd."""
+    """Return the command line of a trial in the foreground, for systemd."""
     words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
     words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
@@ -420,7 +420,7 @@ def _candidate_lines(candidates: list[Candidate]) -> Iterator[str]:
 
 
 def _host_words(host: Host) -> str:
-    """Return the defaults of the host."""
+    """Return the host's enabled folio sizes in words."""
     sizes = (f"{size} kB {mode}" for size, mode in modes(host.tree).items() if mode != "never")
     loaded = "the module is loaded" if host.tree.is_dir(CONTROL) else "the module is not loaded"
     given = f"folios: {', '.join(sizes) or 'none'}"
