@@ -429,8 +429,7 @@ class Collapser:
         pause = took * (1 / self._limits.share - 1)
         if self._slow:
             pause = max(pause, BACK_OFF_S * 2 ** (self._slow - 1))
-        if pause > 0:  # with --cpu 100 it is not
-            self._host.sleep(pause)
+        self._host.sleep(pause)  # even 0, so that a program on the same CPU gets its turn
         return number
 
     def _collapse(self, target: Target, start: int) -> int:
