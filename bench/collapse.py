@@ -8,10 +8,10 @@ reads       a heap that had 2 MB pages from the start, and one that was collapse
             budget: time of an access before, in each third of the collapse, and after, in turn
 fast        an equal heap without a budget: duration, and throughput of the program in that time
 shapes      heaps that are half empty, or have one page in 16: none of it may be collapsed
-cpu         CPU time for 2 MB of such a heap, in turn with khugepaged that never sleeps; its own
-            count of collapses is taken, as it may work on other programs at the same time. A
-            virtual machine may hand free memory back to its host, and whoever writes to it next
-            waits for the host, so both get free memory that was written to just before.
+cpu         CPU time for 2 MB of half such a heap, in slices with khugepaged that never sleeps; its
+            own count of collapses is taken, as it may work on other programs at the same time. A
+            virtual machine may hand free memory back to its host, and the next writer waits for
+            the host, so both get free memory that was written to just before.
 khugepaged  time until 95 % are in 2 MB at the default budget, and by khugepaged with its defaults
 
 The benchmark sets the sizes of the whole host while it runs, and restores them; it needs root,
@@ -26,7 +26,6 @@ import json
 import math
 import mmap
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -51,7 +50,8 @@ FAST = {**ASKED, "khugepaged/scan_sleep_millisecs": "0", "khugepaged/alloc_sleep
 DEFAULT = {**ASKED, "khugepaged/scan_sleep_millisecs": "10000"}
 TURNS, TURN_S = 6, 4
 BLOCK = 2 << 20
-LEAD = 64  # 2 MB that are written to, and free
+SLICE_S = 0.1
+LEAD = 256  # 2 MB that are written to, and free
 ENOUGH = 95  # percent in 2 MB
 KEPT = TREE / "bench/collapse.json"
 PAGE = TREE / "docs/workloads/big-heap.md"
@@ -132,19 +132,61 @@ class Done(NamedTuple):
     told: dict[str, Any]
 
 
+class Verb:
+    """The verb, which is stopped at first, and killed at the end of the context."""
+
+    def __init__(self, pid: int, *more: str) -> None:
+        env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
+        # An installed command is compiled already.
+        env |= {"PYTHONPYCACHEPREFIX": str(cache_dir() / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
+        argv = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(pid), "--json", *more]
+        # Its output fits into a pipe.
+        self._job = subprocess.Popen(
+            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._job.send_signal(signal.SIGSTOP)
+        self._begin, self._used = time.monotonic(), 0.0
+
+    def __enter__(self) -> Verb:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.ended():
+            self._job.kill()
+            self._job.wait()
+
+    def ended(self) -> bool:
+        """Tell if it has ended, and note its CPU time."""
+        if self._job.returncode is None:
+            pid, status, usage = os.wait4(self._job.pid, os.WNOHANG)
+            if pid:
+                self._job.returncode = os.waitstatus_to_exitcode(status)
+                self._used = usage.ru_utime + usage.ru_stime
+        return self._job.returncode is not None
+
+    def work(self, seconds: float) -> None:
+        """Let it run for a while, and stop it."""
+        self._job.send_signal(signal.SIGCONT)
+        end = time.monotonic() + seconds
+        while not self.ended() and time.monotonic() < end:
+            time.sleep(0.01)
+        if not self.ended():
+            self._job.send_signal(signal.SIGSTOP)
+
+    def done(self) -> Done:
+        """Return its result."""
+        assert self._job.stdout and self._job.stderr
+        out, err = self._job.stdout.read(), self._job.stderr.read()
+        if self._job.returncode:
+            raise BenchError(f"collapse: {err.strip()}")
+        return Done(time.monotonic() - self._begin, self._used, json.loads(out))
+
+
 def collapse(pid: int, *more: str) -> Done:
     """Run the verb."""
-    env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
-    # An installed command is compiled already.
-    env |= {"PYTHONPYCACHEPREFIX": str(cache_dir() / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
-    argv = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(pid), "--json", *more]
-    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    took, after = time.monotonic() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise BenchError(f"collapse: {done.stderr.strip()}")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Done(took, used, json.loads(done.stdout))
+    with Verb(pid, *more) as verb:
+        verb.work(PATIENCE_S)
+        return verb.done()
 
 
 @contextlib.contextmanager
@@ -306,32 +348,56 @@ def interval(ratios: Sequence[float]) -> list[float]:
 
 
 def cpu(mib: int, repeats: int) -> dict[str, Any]:
-    """Compare CPU time with khugepaged, which scans the program as it has asked for huge pages."""
+    """Compare CPU time with khugepaged, which scans one of two programs, as that has asked for it.
+
+    Each works for SLICE_S while the other is stopped, so load of the machine falls on both.
+    """
     pairs: list[dict[str, float]] = []
     for number in range(repeats):
-        pair = dict[str, float]()
-        for who in ("collapse", "khugepaged")[:: 1 if number % 2 else -1]:
-            with (
-                thp_settings(STOPPED),
-                heap(mib, "full", STOPPED, "madvise") as small,
-                free_memory(mib),
-            ):
-                small.stop()
-                if who == "collapse":
-                    done = collapse(small.pid, "--cpu", "100", "--max-stop", "1000")
-                    if small.coverage < ENOUGH:
-                        raise BenchError(f"collapse made {small.coverage:.0f} %")
-                    made = done.told["made"]
-                    pair |= {"collapse_s": done.seconds, "collapse_ms": 1e3 * done.cpu_s / made,
-                             "without_start_ms": 1e3 * done.told["cpu_s"] / made}  # fmt: skip
-                else:
-                    with Khugepaged().not_preempted():
-                        took, each_s = by_khugepaged(small, FAST)
-                    pair |= {"khugepaged_s": took, "khugepaged_ms": 1e3 * each_s}
-        pairs.append(pair)
-        counting.progress(f"cpu: {number + 1} of {repeats}: {pair}")
+        with (
+            thp_settings(STOPPED),
+            heap(mib, "full", STOPPED, "madvise") as theirs,
+            heap(mib, "full", STOPPED) as ours,
+        ):
+            for each in (theirs, ours):
+                each.stop()
+            with free_memory(2 * mib):
+                pairs.append(in_slices(ours, theirs, ours_first=bool(number % 2)))
+        counting.progress(f"cpu: {number + 1} of {repeats}: {pairs[-1]}")
     ratios = [each["collapse_ms"] / each["khugepaged_ms"] for each in pairs]
-    return {"mib": mib, "pairs": pairs, "ratio": interval(ratios)}
+    without = [each["without_start_ms"] / each["khugepaged_ms"] for each in pairs]
+    found = {"ratio": interval(ratios), "without_start": interval(without)}
+    return {"mib": mib, "pairs": pairs, **found, "load": os.getloadavg()}
+
+
+def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
+    """Collapse one heap by the verb and the other one by khugepaged, in turn."""
+    thread, verb = Khugepaged(), Verb(ours.pid, "--cpu", "100", "--max-stop", "1000")
+    cpu_s, made, took = thread.cpu_s, thread.made, {"collapse": 0.0, "khugepaged": 0.0}
+    wanted = theirs.memory()[0] * 1024 * ENOUGH // 100 // BLOCK
+    turn = ours_first
+    with verb, thread.not_preempted():
+        while not verb.ended() or thread.made - made < wanted:
+            begin = time.monotonic()
+            if turn and not verb.ended():
+                verb.work(SLICE_S)
+                took["collapse"] += time.monotonic() - begin
+            elif not turn and thread.made - made < wanted:
+                with thp_settings(FAST):
+                    while thread.made - made < wanted and time.monotonic() - begin < SLICE_S:
+                        time.sleep(0.01)
+                took["khugepaged"] += time.monotonic() - begin
+            turn = not turn
+        each_s = (thread.cpu_s - cpu_s) / (thread.made - made)
+    done = verb.done()
+    for each in (ours, theirs):
+        if each.coverage < ENOUGH:
+            raise BenchError(f"{each.coverage:.0f} % are in 2 MB pages")
+    return {
+        "collapse_s": took["collapse"], "khugepaged_s": took["khugepaged"],
+        "collapse_ms": 1e3 * done.cpu_s / done.told["made"], "khugepaged_ms": 1e3 * each_s,
+        "without_start_ms": 1e3 * done.told["cpu_s"] / done.told["made"],
+    }  # fmt: skip
 
 
 def khugepaged(mib: int) -> dict[str, Any]:
@@ -418,8 +484,9 @@ def khugepaged_rows(
     each = [f"{middle(f'{who}_ms'):.2f} ms" for who in ("collapse", "khugepaged", "without_start")]
     yield "CPU time for each 2 MB, with the start of the command", each[0], each[1]
     yield "the same without its start and first look", each[2], each[1]
-    ratio = "{:.2f} ({:.2f} to {:.2f})".format(*quick["ratio"])
-    yield "ratio of CPU time, with the start (95 % interval)", ratio, "1"
+    for name, kind in (("ratio", "with the start"), ("without_start", "without it")):
+        ratio = "{:.2f} ({:.2f} to {:.2f})".format(*quick[name])
+        yield f"ratio of CPU time, {kind} (95 % interval)", ratio, "1"
     name = f"{slow['mib']:,} MB"
     ours, theirs = slow["at_the_default_budget_s"], slow["khugepaged_default_s"]
     yield f"{name} with the defaults of each", f"{ours:.0f} s", f"{theirs:.0f} s"
@@ -441,7 +508,9 @@ def measured(
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench collapse", description=__doc__)
-    parser.add_argument("--mib", type=int, default=4096, help="of the heap; khugepaged: an eighth")
+    parser.add_argument(
+        "--mib", type=int, default=4096, help="of the heap; cpu: half, khugepaged: an eighth"
+    )
     parser.add_argument("--repeats", type=int, default=10, help="of each pair with khugepaged")
     parser.add_argument("--page", action="store_true", help="only write the tables")
     parser.add_argument("parts", nargs="*", metavar="PART", help="only these")
@@ -450,7 +519,7 @@ def main(argv: list[str]) -> None:
         "reads": lambda: reads(given.mib),
         "fast": lambda: fast(given.mib),
         "shapes": lambda: shapes(given.mib),
-        "cpu": lambda: cpu(given.mib, given.repeats),
+        "cpu": lambda: cpu(given.mib // 2, given.repeats),
         "khugepaged": lambda: khugepaged(given.mib // 8),
     }
     unwind_on_signals()
