@@ -77,7 +77,7 @@ def test_a_run_is_no_drift_and_is_told(ab: Run, run: Run, tree: FakeTree, clock:
     assert run("apply", str(tree.real("/host.toml"))).code == 0
     assert ab(*SWITCHBACK, *FIXED).code == 0
     verified, status = found
-    assert (verified.code, verified.out[:11]) == (0, "all is as i")
+    assert (verified.code, verified.out[:12]) == (0, "the state is")
     assert "experiment: ab run, pid " in status.out and "until about 20" in status.out
     tree.write(f"{CONTROL}/experiment/percent", "7")  # by hand, without a run
     tree.put("/host.toml", f"{MANIFEST}[experiment]\npercent = 50\n")

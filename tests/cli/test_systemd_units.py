@@ -240,7 +240,7 @@ def test_templates_of_instances(unit: str, template: str) -> None:
         ("workr@1", "did you mean worker@"),
         ("postgresql", "did you mean postgresql@.service?"),
         ("qqq", "systemctl list-unit-files lists them"),
-        ("pipewire", "is a unit of users"),
+        ("pipewire", "is a user unit"),
         ("app.slice", "mmpolicy bind --cgroup app.slice"),
     ],
 )

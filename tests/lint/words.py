@@ -25,8 +25,6 @@ FEW = 300  # words: a directory with fewer has no rate
 # or delete the row, in the commit that rewrites the words.
 RATES = {
     "module/anon_order": 1.2,
-    "module/bpf": 1.9,
-    "module/control": 1.3,
     "module/madv_free": 1.7,
     "module/provider": 1.3,
     "module/sense": 2.2,
