@@ -140,19 +140,17 @@ def test_sparse_memory(counting: Guest, tmp_path: Path) -> None:
     seen_in_a_browser(report, tmp_path / "report.html")
 
 
-@pytest.mark.parametrize(("pattern", "key"), (("forward 2 5", "ticks"), ("forward 2", "faults")))
+@pytest.mark.parametrize(("pattern", "key"), (("forward 8 15", "ticks"), ("forward 2", "faults")))
 def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) -> None:
     """Dense access: adaptive takes less than half the instructions of stock with 4 kB.
 
-    Each run has one metric, as commands of a sample run at once and each would count the other. The
-    interval of twelve pairs is wide if an interrupt of the guest falls into one of them, so the
-    estimate is held to the half, and the whole interval to a gain.
+    Each run has one metric, as commands of a sample run at once and each would count the other. A
+    round of 2 MB is short enough for an interrupt to change it by a third, one of 8 MB is not.
     """
     words = f"{LONG_BLOCKS} --control stock --treatment {ADAPTIVE}"
     found = effects(report_of(counting, words, f"{says(pattern, key)} lower", folder=tmp_path))
     assert found[key]["found"]
-    assert found[key]["effect"]["estimate"] < -50
-    assert found[key]["effect"]["high"] < 0
+    assert found[key]["effect"]["high"] < -50
 
 
 def test_guard_restores_within_a_second(counting: Guest) -> None:
