@@ -426,9 +426,18 @@ def host() -> str:
     return f"Linux {os.uname().release.partition('-')[0]}, {os.cpu_count()} CPUs, {name}"
 
 
+def machines(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the host of all parts, or each host with its parts."""
+    parts: dict[str, list[str]] = {}
+    for part, machine in results["hosts"].items():
+        parts.setdefault(machine, []).append(part)
+    for machine, of in parts.items():
+        yield f"{machine}{'' if len(parts) == 1 else ': ' + ', '.join(of)}."
+
+
 def lines(results: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables of docs/workloads/big-heap.md."""
-    yield f"{results['host']}."
+    yield from machines(results)
     yield from [
         "",
         f"| a heap of {results['reads']['mib']:,} MB, touched in random order | |",
@@ -497,11 +506,15 @@ def khugepaged_rows(
 def measured(
     bench: str, kept: Path, ways: Mapping[str, Callable[[], Any]], parts: Iterable[str]
 ) -> dict[str, Any]:
-    """Measure parts of a benchmark, and keep each in its file; return all that the file has."""
+    """Measure parts of a benchmark, and keep each in its file; return all that the file has.
+
+    Each part is kept with the host that it was measured on.
+    """
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     for name in parts:
         counting.progress(f"{bench}: {name}")
-        results |= {"host": host(), name: ways[name]()}
+        results[name] = ways[name]()
+        results.setdefault("hosts", {})[name] = host()
         kept.write_text(json.dumps(results, indent=1) + "\n")
     return results
 

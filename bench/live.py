@@ -33,7 +33,7 @@ from statistics import mean, median, variance
 from typing import Any, NamedTuple
 
 from bench import thp_settings, unwind_on_signals, with_table
-from bench.collapse import OFF, measured
+from bench.collapse import OFF, machines, measured
 from bench.programs import LOADS, NOBODY, POSTGRES
 from lab.machine import TREE
 from lab.programs import BenchError, started
@@ -299,7 +299,7 @@ NAMES = {"redis": "redis", "java": "JVM (G1)", "python": "Python"}
 
 def lines(results: Mapping[str, Any]) -> Iterator[str]:
     """Yield the tables of docs/workloads/big-heap.md."""
-    yield f"{results['host']}."
+    yield from machines(results)
     yield from ["", "| | memory | in 2 MB pages | took, CPU | CPU time per request after, of "
                 "before (95 % interval) |", "|---|---|---|---|---|"]  # fmt: skip
     there = [name for name in NAMES if name in results]

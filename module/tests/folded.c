@@ -129,19 +129,7 @@ static int folded_show(struct seq_file *m, void *v)
 	return 0;
 }
 
-static int folded_open(struct inode *inode, struct file *f)
-{
-	return single_open(f, folded_show, NULL);
-}
-
-static const struct file_operations folded_fops = {
-	.owner = THIS_MODULE,
-	.open = folded_open,
-	.read = seq_read,
-	.write = folded_write,
-	.llseek = seq_lseek,
-	.release = single_release,
-};
+DEFINE_SHOW_STORE_ATTRIBUTE(folded);
 
 static int __init folded_init(void)
 {

@@ -225,8 +225,7 @@ def bench(
         raise click.UsageError("choose one of --detect and --precision")
     work = Work(command, options["server"], options["ready"], options["timeout"])
     works = _works(work, options["threads"] or ())
-    given = (*arms, *[COLLAPSE] * collapse)
-    chosen = _arms(host, given)
+    chosen = _arms(host, (*arms, *[COLLAPSE] * collapse))
     if dry_run:
         _dry_run(chosen, want_json)
         return
@@ -237,7 +236,7 @@ def bench(
     for number, each in works.items():
         if number:
             click.echo(f"threads: {number}", err=True)
-        done, failure = _measure(host, _arms(host, given), each, seed, options)
+        done, failure = _measure(host, chosen, each, seed, options)
         if done.runs:
             benches[number] = done
         if failure:

@@ -290,11 +290,10 @@ class _Run:
         self.holds = Holds(host.tree)
         self.pressure = Pressure(host, WAITING)
         self.changed = Watch(host.show_units, host.clock, wish.unit)
-        metric = Metric.parse(f"work={wish.work} higher") if wish.work else None
-        self.metric = metric
-        self.reader = Reader(host.tree, metric.sources() if metric else (), {})
-        asked = metric.sources() if metric else ()
-        self.asked = [each for each in asked if isinstance(each, Command)]
+        self.metric = Metric.parse(f"work={wish.work} higher") if wish.work else None
+        sources = self.metric.sources() if self.metric else ()
+        self.reader = Reader(host.tree, sources, {})
+        self.asked = [each for each in sources if isinstance(each, Command)]
         self.commands = Commands(COMMAND_S, self.tick)
 
     def tick(self) -> None:
