@@ -161,12 +161,12 @@ def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
     if last and last.open:
         counts["cut off"] += 1
         told = [run(verb)[1] for verb in ("status", "doctor")]
-        wrong = [f"not told: {text}" for text in told if "was cut off" not in text]
+        wrong = [f"not told: {text}" for text in told if "was interrupted" not in text]
         code, text = run("revert")
-        wrong += [f"revert: {text}"] * (code != 0 or "was cut off" not in text)
+        wrong += [f"revert: {text}"] * (code != 0 or "was interrupted" not in text)
         now = read_state(TREE)
         wrong += [f"not reverted: {set(now.items()) ^ set(before.items())}"] * (now != before)
-        return wrong + ["still told"] * ("was cut off" in run("status")[1])
+        return wrong + ["still told"] * ("was interrupted" in run("status")[1])
     wanted = dict(before)
     if last:
         for key in {*last.done.before, *last.done.after}:
