@@ -67,7 +67,16 @@ class FakeMemory(ProcessMemory):
     def permits(self, address: int) -> int:
         return EINVAL if self._pid in self._advice.forbidden else self._advice.denied
 
-    def collapse(self, address: int) -> int:
+    def collapse(self, addresses: Sequence[int]) -> list[int]:
+        found = list[int]()
+        for address in addresses:
+            number = self._collapse(address)
+            if number:
+                return found or [number]
+            found.append(0)
+        return found
+
+    def _collapse(self, address: int) -> int:
         advice, at = self._advice, address // PAGE * 8
         advice.calls.append(address)
         advice.before()

@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from errno import EACCES, EINVAL, ENOSYS, EPERM
+from itertools import chain
 from typing import Any
 
 from mmpolicy.errors import Exit, Remedies, explain
@@ -67,18 +68,23 @@ class ProcessMemory:
 
         The kernel checks a range of one page like any other, but finds no 2 MB in it to collapse.
         """
-        return self._advise(address, PAGE)
+        return self._advise([address], PAGE)[0]
 
-    def collapse(self, address: int) -> int:
-        """Ask the kernel to collapse the 2 MB at an aligned address; return 0 or the errno."""
-        return self._advise(address, BLOCK)
+    def collapse(self, addresses: Sequence[int]) -> list[int]:
+        """Ask the kernel to collapse the 2 MB at aligned addresses, up to the first that fails.
 
-    def _advise(self, address: int, size: int) -> int:
-        where = array("Q", (address, size))
+        Return 0 for each before that one; if it is the first of all, only its errno. The kernel
+        treats the 2 MB as if there were a call for each, but this process stays in the kernel.
+        """
+        return self._advise(addresses, BLOCK)
+
+    def _advise(self, addresses: Sequence[int], size: int) -> list[int]:
+        where = array("Q", chain.from_iterable((each, size) for each in addresses))
         done = self._libc.syscall(
-            PROCESS_MADVISE, self._fd, _address(where), ctypes.c_ulong(1), MADV_COLLAPSE, 0
-        )
-        return ctypes.get_errno() if done < 0 else 0
+            PROCESS_MADVISE, self._fd, _address(where), ctypes.c_ulong(len(addresses)),
+            MADV_COLLAPSE, 0,
+        )  # fmt: skip
+        return [ctypes.get_errno()] if done < 0 else [0] * (done // size)
 
     def read(self, addresses: Sequence[int], size: int) -> bytes:
         """Read `size` bytes at each address; return fewer if a page is no longer mapped."""

@@ -111,10 +111,10 @@ class Pagemap:
         else:
             yield region
 
-    def entries(self, start: int, pages: int) -> array[int]:
+    def raw_entries(self, start: int, pages: int) -> bytes:
         """Return the file's entries of some pages from an address; fewer at its end."""
         raw = self._file.read(pages * 8, start // PAGE * 8)
-        return array("Q", raw[: len(raw) // 8 * 8])
+        return raw[: len(raw) // 8 * 8]
 
     def regions(self, start: int, end: int) -> Iterator[Region]:
         """Yield the regions of a range from the file alone, which does not mark ZERO or HUGE."""

@@ -4,7 +4,12 @@
 The kernel copies 512 pages into one of 2 MB and holds the mmap_lock of the process for that time,
 so the process stops if it writes to this memory, maps or unmaps. MADV_COLLAPSE also fills holes,
 copies pages that are shared after fork() and swaps in. So each 2 MB is checked just before the
-call, and just after it, as the call may return success without a collapse.
+call, and after it, as the call may return success without a collapse.
+
+Without a budget, up to GROUP of 2 MB are checked together, collapsed, and checked again. A collapse
+replaces the contents of the CPU's caches, so Python runs several times slower after it. The last
+of these 2 MB were checked SLICE_S before their collapse. Within that time, the program may free
+pages, and gets them back as part of 2 MB, or fork, and its pages are copied.
 """
 
 from __future__ import annotations
@@ -12,9 +17,10 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, EPERM, ESRCH
+from itertools import chain
 from math import inf
 from typing import NamedTuple
 
@@ -30,10 +36,14 @@ from mmpolicy.memory.space import Space
 from mmpolicy.memory.trim import Pressure
 
 PAGES = BLOCK // PAGE
+ENTRIES = PAGES * 8  # bytes of pagemap
 NEARLY = PAGES * 2 // 100
 PMD_SIZE = f"{THP}/hpage_pmd_size"
 CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
 LOOK_S = 0.25  # interval between checks of free memory and pressure
+# Without a budget, the run works for so many seconds under SCHED_FIFO, then sleeps for a moment so
+# that a program on the same CPU gets its turn. One such sleep takes 40 us of CPU.
+SLICE_S, GROUP = 0.008, 8
 MARGIN = 2 * BLOCK  # Stay this far below a limit, as each CPU charges memory in batches.
 SECTION = 1 << 15  # This many pages of memory are always on one NUMA node.
 NEAR = 128 << 20  # Within this many bytes of a limit, the usage is read before each collapse.
@@ -229,10 +239,10 @@ class Target:
         starts, missing, pages = list[int](), 0, 0
         for begin in range(first, last, CHUNK * BLOCK):
             raw = self._entries(begin, min(CHUNK, (last - begin) // BLOCK))
-            if raw.count(0) == len(raw):
+            if raw == bytes(len(raw)):
                 continue
-            for at in range(0, len(raw), PAGES * 8):
-                verdict = self._judge(raw[at : at + PAGES * 8])
+            for at in range(0, len(raw), ENTRIES):
+                verdict = self._judge(raw[at : at + ENTRIES])
                 note(begin + at // 8 * PAGE, verdict)
                 seen.pages += verdict.pages
                 if verdict.cause == HUGE:
@@ -255,14 +265,14 @@ class Target:
     def _edge(self, start: int, end: int, seen: Seen) -> None:
         for begin in range(start, end, BLOCK):
             pages = (min(begin + BLOCK, end) - begin) // PAGE
-            marks = self._space.entries(begin, pages).tobytes()[7::8]
+            marks = self._space.raw_entries(begin, pages)[7::8]
             there = marks.translate(THERE).count(1)
             seen.pages += there
             seen.skipped[EDGES] += there
 
     def _entries(self, start: int, blocks: int) -> bytes:
-        raw = self._space.entries(start, blocks * PAGES).tobytes()
-        return raw[: len(raw) // (PAGES * 8) * PAGES * 8]
+        raw = self._space.raw_entries(start, blocks * PAGES)
+        return raw[: len(raw) // ENTRIES * ENTRIES]
 
     def _judge(self, raw: bytes) -> Verdict:
         verdict = judge(raw, self._most, self._flags.is_zero_page)
@@ -274,21 +284,30 @@ class Target:
         locked = self._flags.of(verdict.frame) & UNEVICTABLE
         return verdict._replace(cause=LOCKED if locked else "")
 
-    def verdict(self, start: int) -> Verdict | None:
-        """Decide about 2 MB again, now by contents too; None if the process has ended."""
-        raw = self._entries(start, 1)
-        if not raw:
-            return None
-        verdict = self._judge(raw)
-        if verdict.cause or verdict.missing + self._zeroes(raw, start) <= self._most:
-            return verdict
-        return verdict._replace(cause=NOT_FULL)
-
-    def _zeroes(self, raw: bytes, start: int) -> int:
-        """Return how many pages are full of zeroes; stop counting once there are too many.
+    def verdicts(self, starts: Sequence[int]) -> list[Verdict]:
+        """Decide about adjacent 2 MB again, now by contents too; empty if the process has ended.
 
         One page in SAMPLE is read first, as reading all of them costs as much as a collapse.
         """
+        raw = self._entries(starts[0], len(starts))
+        if len(raw) < len(starts) * ENTRIES:
+            return []
+        parts = {start: raw[n * ENTRIES : (n + 1) * ENTRIES] for n, start in enumerate(starts)}
+        found = {start: self._judge(part) for start, part in parts.items()}
+        fit = {start: parts[start] for start, verdict in found.items() if not verdict.cause}
+        samples = (_own_pages(start, part[7::8])[::SAMPLE] for start, part in fit.items())
+        if self._full_of_zeroes([*chain.from_iterable(samples)], 0):
+            for start, part in fit.items():
+                if found[start].missing + self._zeroes(part, start) > self._most:
+                    found[start] = found[start]._replace(cause=NOT_FULL)
+        return [*found.values()]
+
+    def verdict(self, start: int) -> Verdict | None:
+        """Decide about 2 MB again, now by contents too; None if the process has ended."""
+        return next(iter(self.verdicts([start])), None)
+
+    def _zeroes(self, raw: bytes, start: int) -> int:
+        """Return how many pages are full of zeroes, if the sample has one; stop at too many."""
         there = _own_pages(start, raw[7::8])
         if not self._full_of_zeroes(there[::SAMPLE], 0):
             return 0
@@ -319,19 +338,12 @@ class Target:
         used = 1 - self._full_of_zeroes(some, PAGES) / len(some) if some else 1.0
         return 1 - used * len(there) / PAGES
 
-    def collapse(self, start: int) -> int:
-        """Collapse 2 MB into one page; return 0 or the errno.
-
-        The call holds the mmap_lock of the process. If it were preempted, the process would wait
-        until it runs again.
-        """
-        with self.holds.undisturbed():
-            return self.memory.collapse(start)
-
-    def is_made(self, start: int) -> bool:
-        """Return whether the aligned 2 MB is one huge page now."""
-        ends = [self._space.entries(at, 1) for at in (start, start + BLOCK - PAGE)]
-        return all(ends) and is_huge(ends[0][0], ends[1][0])
+    def made(self, starts: Sequence[int]) -> list[bool]:
+        """Return whether each of adjacent 2 MB is one huge page now."""
+        raw = self._entries(starts[0], len(starts))
+        entries = array("Q", raw.ljust(len(starts) * ENTRIES, b"\0"))
+        ends = zip(entries[::PAGES], entries[PAGES - 1 :: PAGES])
+        return [is_huge(first, last) for first, last in ends]
 
 
 def time_one(host: Host, holds: Holds) -> float:
@@ -376,6 +388,8 @@ class Collapser:
         self._zones = read_zones(host.tree)
         self._looked = -inf
         self._since = 0  # blocks taken since free memory was read
+        self._worked_s = 0.0  # since the last pause
+        self._each_s = 0.0  # the duration of the last collapse
         self._nodes: dict[int, Node | None] = {}  # by section, from the last reading
         self._rooms: dict[str, int | None] = {}  # room below limits, by folder, when last read
         self._slow = 0  # slow collapses in a row
@@ -394,67 +408,107 @@ class Collapser:
         again: list[tuple[Target, int]] = []
         left = sum(len(area.starts) for area in areas)
         for area in sorted(areas, key=lambda each: -len(each.starts)):
-            for start in area.starts:
-                if self._step(targets[area.pid], start) == EAGAIN:
-                    again.append((targets[area.pid], start))
-                left -= 1
-                yield left
+            at = 0
+            while at < len(area.starts):
+                numbers = self._step(targets[area.pid], self._group(area.starts, at))
+                for start, number in numbers.items():
+                    if number == EAGAIN:
+                        again.append((targets[area.pid], start))
+                at += len(numbers)
+                yield left - at
                 if self.done.stopped:
                     return
+            left -= at
         # A second attempt may succeed for pages that were in use only briefly.
         for target, start in again:
-            if self._step(target, start) == EAGAIN:
+            if EAGAIN in self._step(target, [start]).values():
                 self.done.skipped[PINNED] += PAGES
             yield 0
             if self.done.stopped:
                 return
 
-    def _step(self, target: Target, start: int) -> int:
-        """Check 2 MB, collapse them, and pause; return the errno of the kernel."""
+    def _group(self, starts: list[int], at: int) -> list[int]:
+        """Return the adjacent 2 MB to collapse until the next pause: one with a budget."""
+        most, end = 1, at + 1
+        if self._limits.share == 1 and self._each_s:
+            most = min(int(SLICE_S / self._each_s), GROUP)
+        while end < min(at + most, len(starts)) and starts[end] == starts[end - 1] + BLOCK:
+            end += 1
+        return starts[at:end]
+
+    def _step(self, target: Target, starts: list[int]) -> dict[int, int]:
+        """Check and collapse some 2 MB, and pause; return the errno of each that was reached."""
         if target.pid in self.done.ended or self._must_stop():
-            return 0
+            return dict.fromkeys(starts[:1], 0)
         began = self._host.clock()
         try:
+            # The calls hold the mmap_lock of the process, which would wait if they were preempted.
             # One call for a whole step, as switching the scheduler costs more than the check.
             with target.holds.undisturbed():
-                number = self._collapse(target, start)
+                numbers = self._collapse(target, starts)
         except Error as err:
             if err.errno not in (ENOENT, ESRCH, ENODEV):
                 raise
-            number = ESRCH
-        if number == ESRCH:
+            numbers = {starts[0]: ESRCH}
+        if ESRCH in numbers.values():
             self.done.ended.add(target.pid)
-        took = self._host.clock() - began
+        self._pause(self._host.clock() - began)
+        return numbers
+
+    def _pause(self, took: float) -> None:
+        """Pause for the budget, or so that a program on the same CPU gets its turn."""
         self.done.cpu_s = time.thread_time() - self._cpu_s
+        self._worked_s += took
         pause = took * (1 / self._limits.share - 1)
         if self._slow:
             pause = max(pause, BACK_OFF_S * 2 ** (self._slow - 1))
-        self._host.sleep(pause)  # even 0, so that a program on the same CPU gets its turn
-        return number
+        if pause or self._worked_s >= SLICE_S:
+            self._host.sleep(pause)
+            self._worked_s = 0.0
 
-    def _collapse(self, target: Target, start: int) -> int:
-        verdict = target.verdict(start)
-        if not verdict:
-            return ESRCH
-        if verdict.cause:
-            self.done.skipped[verdict.cause] += verdict.pages
-            return 0
-        if sum(self.done.added.values()) + verdict.missing > self._limits.growth_pages:
-            self.done.skipped[GROWTH] += verdict.pages
-            return 0
-        if not self._has_room(target, verdict.frame):
-            return 0
+    def _collapse(self, target: Target, starts: list[int]) -> dict[int, int]:
+        verdicts = target.verdicts(starts)
+        if not verdicts:
+            return {starts[0]: ESRCH}
+        numbers, chosen = dict[int, int](), dict[int, Verdict]()
+        for start, verdict in zip(starts, verdicts):
+            why = verdict.cause or self._beyond_growth(verdict, chosen.values())
+            if why and chosen:
+                break  # The next step begins with it.
+            numbers[start] = 0
+            if why:
+                self.done.skipped[why] += verdict.pages
+            elif self._has_room(target, verdict.frame, len(chosen)):
+                chosen[start] = verdict
+            else:
+                break
+        return self._call(target, chosen, numbers) if chosen else numbers
+
+    def _beyond_growth(self, verdict: Verdict, chosen: Iterable[Verdict]) -> str:
+        """Return GROWTH if 2 MB would let memory grow too much, after those chosen, else ""."""
+        added = sum(self.done.added.values()) + sum(each.missing for each in chosen)
+        return GROWTH if added + verdict.missing > self._limits.growth_pages else ""
+
+    def _call(
+        self, target: Target, chosen: dict[int, Verdict], numbers: dict[int, int]
+    ) -> dict[int, int]:
+        """Collapse adjacent 2 MB up to the first that fails; return the errno of each reached."""
         began = self._host.clock()
-        number = target.collapse(start)
-        self._time(self._host.clock() - began)
-        if target.is_made(start):
-            self._since += 1
-            self.done.made[target.pid] += 1
-            self.done.starts.add(start)
-            self.done.added[target.pid] += verdict.missing
-            return 0
-        self._note(target, number, start, verdict)
-        return number
+        found = target.memory.collapse([*chosen])
+        self._time(len(found), self._host.clock() - began)
+        reached = [*chosen][: len(found)]
+        for start, number, is_made in zip(reached, found, target.made(reached)):
+            numbers[start] = number
+            if is_made:
+                numbers[start] = 0
+                self._since += 1
+                self.done.made[target.pid] += 1
+                self.done.starts.add(start)
+                self.done.added[target.pid] += chosen[start].missing
+            else:
+                self._note(target, number, start, chosen[start])
+        return {start: number for start, number in numbers.items()
+                if start in reached or start not in chosen}  # fmt: skip
 
     def _note(self, target: Target, number: int, start: int, verdict: Verdict) -> None:
         """Record why a collapse made no huge page."""
@@ -468,10 +522,12 @@ class Collapser:
         elif number not in (EAGAIN, ESRCH):
             self.done.skipped[GONE if number == ENOMEM else REFUSED] += verdict.pages
 
-    def _time(self, took: float) -> None:
-        self.done.tried += 1
-        self.done.longest_s = max(self.done.longest_s, took)
-        self._slow = self._slow + 1 if took > self._limits.longest_s else 0
+    def _time(self, number: int, took: float) -> None:
+        """Note the duration of some collapses."""
+        self._each_s = took / number
+        self.done.tried += number
+        self.done.longest_s = max(self.done.longest_s, self._each_s)
+        self._slow = self._slow + 1 if self._each_s > self._limits.longest_s else 0
         if self._slow >= PATIENCE:
             longest = self._limits.longest_s * 1000
             why = f"{PATIENCE} collapses in a row took longer than {longest:g} ms"
@@ -490,12 +546,12 @@ class Collapser:
                 self._stop(why, "look at /proc/pressure/memory; try again, or raise --max-pressure")
         return bool(self.done.stopped)
 
-    def _has_room(self, target: Target, frame: int) -> bool:
+    def _has_room(self, target: Target, frame: int, taken: int = 0) -> bool:
         section = frame // SECTION
         if section not in self._nodes:
             self._nodes[section] = node_of(self._zones, frame)
         node = self._nodes[section]
-        free = node.free_blocks - self._since if node else 0
+        free = node.free_blocks - self._since - taken if node else 0
         kept = int(node.all_blocks * self._limits.reserve) if node else 0
         if node and free <= kept:
             self._stop(

@@ -311,8 +311,8 @@ class Maintainer:
         if not collapser.ready(target, areas[0].starts[0]) or self._is_slow():
             self._heed(collapser.done.stopped)
             return 0
-        for _ in collapser.run({each.pid: target}, areas):
-            number += 1
+        for left in collapser.run({each.pid: target}, areas):
+            number = sum(len(area.starts) for area in areas) - left
             if self._over() or self._host.clock() - began > TURN_S:
                 break
         done = collapser.done

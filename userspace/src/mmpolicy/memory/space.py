@@ -274,10 +274,14 @@ class Space:
         return found, max(reached, start + PAGE) if pagemap.can_scan else start
 
     def entries(self, start: int, pages: int) -> array[int]:
-        """Return the entries of pagemap of some pages; the kernel holds the lock for 2 MB each."""
+        """Return the entries of pagemap of some pages."""
+        return array("Q", self.raw_entries(start, pages))
+
+    def raw_entries(self, start: int, pages: int) -> bytes:
+        """Return the entries as bytes, eight each; the kernel holds the lock for 2 MB each."""
         with self.holds.undisturbed():
             begin = time.perf_counter()
-            found = self._opened().entries(start, pages)
+            found = self._opened().raw_entries(start, pages)
             self.holds.took((time.perf_counter() - begin) / max(pages // BLOCK, 1))
         return found
 
