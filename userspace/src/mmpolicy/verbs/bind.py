@@ -17,82 +17,27 @@ from mmpolicy.control.state import bind_unit as bind_unit_write
 from mmpolicy.control.state import unbind as unbind_write
 from mmpolicy.control.units import check_unit, find_unit, named_units, units_of
 from mmpolicy.errors import Error, Exit, pick
-from mmpolicy.host.cgroups import (
-    Charged,
-    cgroup_paths,
-    cgroup_pids,
-    find_bindable,
-    find_cgroup,
-)
+from mmpolicy.host.cgroups import cgroup_paths, find_bindable
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import check_process
 from mmpolicy.host.systemd import Units, is_template, template_of
 from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import (
-    complete_cgroup,
     complete_owner,
-    complete_pid,
     complete_profile,
-    complete_unit,
     dry_run_option,
     json_option,
     pass_host,
 )
 from mmpolicy.verbs.reached import warn_of
+from mmpolicy.verbs.targets import check_one, target_options
 
 Command = Callable[..., Any]
-
-
-EACH_START = "A systemd service, now and each time it starts."
-
-
-def target_options(command: Command, of_unit: str = EACH_START) -> Command:
-    """Add the options that name a cgroup, a process or a unit."""
-    cgroup = click.option(
-        "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
-        help="A cgroup: its directory, its path below /sys/fs/cgroup, or a systemd unit.",
-    )  # fmt: skip
-    pid = click.option(
-        "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
-        help="A process.",
-    )  # fmt: skip
-    unit = click.option(
-        "--unit", metavar="NAME", shell_complete=complete_unit,
-        help=of_unit,
-    )  # fmt: skip
-    return cgroup(pid(unit(command)))
-
 
 owner_option = click.option(
     "--owner", metavar="NAME", shell_complete=complete_owner,
     help="Whose binding of a cgroup it is; apply leaves it alone.",
 )  # fmt: skip
-
-
-def refuse_bare(given: str | None, verb: str) -> None:
-    """Refuse a target without its option, and suggest the option."""
-    if given:
-        option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
-        raise click.UsageError(f"did you mean mmpolicy {verb} {option} {given}?")
-
-
-def check_one(*given: object) -> None:
-    """Raise an error unless exactly one of the options is given."""
-    if sum(each is not None for each in given) != 1:
-        raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
-
-
-def find_processes(
-    tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
-) -> tuple[str, list[int]]:
-    """Return the cgroup that accounts for the memory, if known, and the processes."""
-    check_one(cgroup, pid, unit)
-    if pid is not None:
-        check_process(tree, pid)
-        return Charged(tree).name(pid), [pid]
-    path = find_cgroup(tree, cgroup or unit or "").name
-    return path, [int(each) for each in cgroup_pids(tree, path)]
 
 
 def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:

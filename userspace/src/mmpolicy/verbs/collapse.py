@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mmpolicy.control.bindings import profile_of
-from mmpolicy.control.keys import State, choice
-from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.files import CONTROL, Tree
@@ -38,7 +35,6 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import gone
 from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import emit, progress_line, table
-from mmpolicy.verbs.bind import find_processes, target_options
 from mmpolicy.verbs.options import (
     Percent,
     json_option,
@@ -47,6 +43,10 @@ from mmpolicy.verbs.options import (
     pass_host,
     reserve_option,
 )
+from mmpolicy.verbs.targets import find_processes, target_options
+
+if TYPE_CHECKING:
+    from mmpolicy.control.keys import State
 
 POINT, NEVER = "anon_order", "never"
 FAST = 0.5  # Above this share of its time, a program is slowed down considerably.
@@ -138,6 +138,8 @@ def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None
     """Raise an error if a profile with the policy `never` decides for one of the processes."""
     if given.override_never or not tree.exists(CONTROL):
         return
+    from mmpolicy.control.state import read_state  # needed with the module alone
+
     state = read_state(tree)
     for pid in pids:
         profile = never_of(tree, state, pid)
@@ -149,6 +151,9 @@ def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None
 
 def never_of(tree: Tree, state: State, pid: int) -> str:
     """Return the profile that decides for a process if its policy is `never`, else ""."""
+    from mmpolicy.control.bindings import profile_of
+    from mmpolicy.control.keys import choice
+
     try:
         profile = profile_of(tree, state, pid)
     except Error:  # it has just ended

@@ -39,7 +39,6 @@ from mmpolicy.memory.trim import (
     comes_back,
 )
 from mmpolicy.render import emit, table
-from mmpolicy.verbs.bind import check_one, find_processes, refuse_bare, target_options
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.options import (
@@ -50,6 +49,7 @@ from mmpolicy.verbs.options import (
     min_empty_option,
     pass_host,
 )
+from mmpolicy.verbs.targets import check_one, find_processes, refuse_bare, target_options
 
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile of --bind

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0
+"""The options that name a cgroup, a process or a unit, and the processes that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from mmpolicy.host.cgroups import Charged, cgroup_pids, find_cgroup
+from mmpolicy.host.files import Tree
+from mmpolicy.host.processes import check_process
+from mmpolicy.verbs.options import complete_cgroup, complete_pid, complete_unit
+
+Command = Callable[..., Any]
+EACH_START = "A systemd service, now and each time it starts."
+
+
+def target_options(command: Command, of_unit: str = EACH_START) -> Command:
+    """Add the options that name a cgroup, a process or a unit."""
+    cgroup = click.option(
+        "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
+        help="A cgroup: its directory, its path below /sys/fs/cgroup, or a systemd unit.",
+    )  # fmt: skip
+    pid = click.option(
+        "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
+        help="A process.",
+    )  # fmt: skip
+    unit = click.option(
+        "--unit", metavar="NAME", shell_complete=complete_unit,
+        help=of_unit,
+    )  # fmt: skip
+    return cgroup(pid(unit(command)))
+
+
+def refuse_bare(given: str | None, verb: str) -> None:
+    """Refuse a target without its option, and suggest the option."""
+    if given:
+        option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
+        raise click.UsageError(f"did you mean mmpolicy {verb} {option} {given}?")
+
+
+def check_one(*given: object) -> None:
+    """Raise an error unless exactly one of the options is given."""
+    if sum(each is not None for each in given) != 1:
+        raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
+
+
+def find_processes(
+    tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
+) -> tuple[str, list[int]]:
+    """Return the cgroup that accounts for the memory, if known, and the processes."""
+    check_one(cgroup, pid, unit)
+    if pid is not None:
+        check_process(tree, pid)
+        return Charged(tree).name(pid), [pid]
+    path = find_cgroup(tree, cgroup or unit or "").name
+    return path, [int(each) for each in cgroup_pids(tree, path)]
