@@ -260,6 +260,23 @@ def test_a_person_wins(run: Run, tree: FakeTree, clock: Watching, kept: Trial) -
     assert "ended: the setting is no longer in force" in run("try", "--status").out
 
 
+@pytest.mark.parametrize("again", [WATCH, ("try", "--stop")])
+def test_a_boot_ends_the_test(
+    run: Run, tree: FakeTree, clock: Watching, kept: Trial, again: tuple[str, ...]
+) -> None:
+    """The setting is in force, and each look at the host says that nothing tests it."""
+    assert "since a boot" not in run("status").out + run("doctor").out
+    record(tree).keep(tree, boot="another")
+    assert standing(tree, kept) == KEPT
+    assert "does not go on, since a boot; the setting stays" in run("try", "--status").out
+    for verb in "status", "doctor":
+        assert "since a boot, try --watch no longer tests" in " ".join(run(verb).out.split())
+    assert run("verify").code == 0
+    clock.after(2.0, end)
+    assert run(*again).code == (143 if again == WATCH else 0)
+    assert "since a boot" not in run("status").out
+
+
 @pytest.mark.parametrize("again", [WATCH, ("try", "--stop"), ("verify", "--heal")])
 def test_killed_in_a_block_at_stock(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, again: tuple[str, ...]

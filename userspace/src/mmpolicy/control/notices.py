@@ -11,7 +11,7 @@ from mmpolicy.control.experiment import LOCK as RUNS
 from mmpolicy.control.experiment import RECOVERY, running
 from mmpolicy.control.journal import Entry, cut_off
 from mmpolicy.control.maintained import line_of, live
-from mmpolicy.control.watched import gone_back, left_at_stock
+from mmpolicy.control.watched import ended_by_boot, gone_back, left_at_stock
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
@@ -63,9 +63,18 @@ def proofs(tree: Tree) -> Iterator[Notice]:
         yield Notice("taken_back", text, "mmpolicy try --stop acknowledges that")
 
 
+def untested(tree: Tree) -> Iterator[Notice]:
+    """Yield a notice of each setting whose test by `try --watch` ended with a boot."""
+    for each in ended_by_boot(tree):
+        text = f"since a boot, try --watch no longer tests the setting of {each.cgroup}"
+        hint = f"mmpolicy try --watch {each.percent:g}% --trial {each.trial} goes on"
+        yield Notice("ended_by_boot", text, f"{hint}, mmpolicy try --stop ends it")
+
+
 def notices(tree: Tree) -> list[Notice]:
     """Return all of them."""
-    return [*(found for found in (half_made(tree), knobs_left(tree)) if found), *proofs(tree)]
+    left = [found for found in (half_made(tree), knobs_left(tree)) if found]
+    return [*left, *proofs(tree), *untested(tree)]
 
 
 def notice_lines(tree: Tree) -> list[str]:

@@ -143,6 +143,12 @@ def gone_back(tree: Tree) -> list[Watched]:
     return [each for each in read_watched(tree) if each.phase == WENT_BACK and not each.known]
 
 
+def ended_by_boot(tree: Tree) -> list[Watched]:
+    """Return the settings that nothing tests since a boot, as the unit of systemd is transient."""
+    old = [each for each in read_watched(tree) if each.boot != boot_of(tree)]
+    return [each for each in old if each.phase == ON and not each.running(tree)]
+
+
 def left_at_stock(tree: Tree) -> list[Watched]:
     """Return the records of processes that were killed during a block at stock."""
     return [each for each in read_watched(tree) if is_left_at_stock(tree, each)]
