@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Trials of `try` that end at drawn moments, in each way that a host has for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.machine import TREE
+from lab.programs import must, workload
+
+from .conftest import Machines
+from .tools import ROOT, SCRIPT, TOP, with_defaults
+
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.long]
+SECONDS = 90.0  # about
+ENDS = Path(__file__).with_name("try_ends.py")
+RECORD = TREE / "bench/try-ends.jsonl"
+SEED, ROUNDS = 55, 4
+MORE = "MMPOLICY_TRY_ENDS"  # SEED:ROUNDS, which are added to the record
+GROUP = f"{TOP}/tried"
+# Less CPU time in blocks of the treatment and after it was kept, and always the same memory.
+LOAD = f"""{workload("ops")} map 8192 touch 0 8192 sh 'exec sleep infinity' &
+while :; do for bound in {ROOT}/profiles/[!d]*/cgroups; do
+if read _ <$bound; then sleep 0.1; else i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done; fi
+done; done 2>/dev/null"""
+
+
+def begin() -> tuple[int, int, int]:
+    """The seed, the first round, and their number; a recorded seed goes on where it was."""
+    if MORE not in os.environ:
+        return SEED, 0, ROUNDS
+    seed, rounds = map(int, os.environ[MORE].split(":"))
+    lines = RECORD.read_text().splitlines() if RECORD.exists() else []
+    return seed, sum(json.loads(line)["seed"] == seed for line in lines), rounds
+
+
+def record(found: dict[str, Any]) -> None:
+    """Add a round to the record, with the commit."""
+    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=TREE, text=True).strip()
+    with RECORD.open("a") as file:
+        print(json.dumps({"commit": commit[:12], **found}), file=file)
+
+
+def test_the_host_is_as_before_or_kept(machines: Machines) -> None:
+    """Stock or the kept state after each end, and `try --status` says which."""
+    guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
+    seed, first, rounds = begin()
+    faults, other, rest = list[str](), list[str](), b""
+
+    def take(data: bytes) -> None:
+        nonlocal rest
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            if not line.startswith(b"{"):
+                other.append(line.decode(errors="replace"))
+                continue
+            found = json.loads(line)
+            faults.append(found["fault"])
+            if MORE in os.environ:
+                record(found)
+
+    must(guest, "modprobe mmpolicy")
+    words = f"{SCRIPT} {ENDS} {seed} {first} {rounds} /{GROUP.partition('cgroup/')[2]}"
+    result = guest.run(f"{words} {shlex.quote(LOAD)}", 300 + 120 * rounds, sink=take)
+    assert (result.rc, faults, other) == (0, [""] * rounds, [])
+    must(guest, f"echo 1 >{GROUP}/cgroup.kill; umount /var/lib/mmpolicy; rmmod mmpolicy")

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-2.0
+"""try_ends.py SEED FIRST ROUNDS CGROUP LOAD: in a guest, end trials of `try` at drawn moments.
+
+Round N of a seed draws its moment and how the trial ends by the seed and N alone: while it starts,
+in its blocks, or while it keeps the setting. The treatment always wins: LOAD sleeps while its
+cgroup is bound.
+
+After each round, the state of the module and of /etc/mmpolicy is that of before, or the kept one.
+`try --status` says which of them, and if a part was kept, it exits with 6; the commands that it
+prints then restore the state of before. Standard output has a JSON object on a line for each round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from guest.cut import TREE, run
+from mmpolicy.ab.report import report
+from mmpolicy.control.experiment import is_ours
+from mmpolicy.control.keys import State
+from mmpolicy.control.state import read_state
+from mmpolicy.errors import Exit
+from mmpolicy.host.files import CONTROL
+
+SEED, FIRST, ROUNDS = map(int, sys.argv[1:4])
+CGROUP, LOAD = sys.argv[4:]
+GROUP = Path(f"/sys/fs/cgroup{CGROUP}")
+OWN = Path("/sys/fs/cgroup/trial")  # of the trial's processes
+STORE, TOLD = Path("/var/lib/mmpolicy"), Path("/run/try-ends.txt")
+KNOB = "anon_order/adaptive/min_available_percent"
+PHASES = ("start", "blocks", "blocks", "keep")
+LEASE_S, PATIENCE_S = 3, 300
+TRY = ["try", "--cgroup", CGROUP, "--candidate", "adaptive", "--yes", "--foreground", "--block"]
+TRY += ["2", "--pairs", "8", "--lease", str(LEASE_S)]
+
+
+def shell(text: str) -> str:
+    """Run a command of the shell, and return its output, whatever its exit code is."""
+    return subprocess.run(["sh", "-c", text], check=False, capture_output=True, text=True).stdout
+
+
+def begin() -> int:
+    """Start a trial in a cgroup of its own, and in a process that has imported all before."""
+    pid = os.fork()
+    if not pid:
+        os.setsid()
+        (OWN / "cgroup.procs").write_text("0")
+        null = os.open(os.devnull, os.O_RDWR)
+        for file in range(3):
+            os.dup2(null, file)
+        try:
+            code, text = run(*TRY)
+            TOLD.write_text(f"{code}: {text}")
+        finally:
+            os._exit(0)
+    return pid
+
+
+def work() -> None:
+    """Start the load, if none runs in the cgroup."""
+    GROUP.mkdir(exist_ok=True)
+    if not (GROUP / "cgroup.procs").read_text():
+        words = ["sh", "-c", f"echo $$ >{GROUP}/cgroup.procs; {LOAD}"]
+        subprocess.Popen(words, start_new_session=True)
+        wait_for(lambda: (GROUP / "cgroup.procs").read_text())
+
+
+def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"not in {seconds} s; the trial: {TOLD.exists() and TOLD.read_text()}"
+            )
+        time.sleep(0.005)
+
+
+def state() -> tuple[State, list[str]]:
+    """What holds now, but for what belongs to experiments, and what will hold after a boot."""
+    now = {key: value for key, value in read_state(TREE).items() if not is_ours(key)}
+    return now, sorted(path.name for path in Path("/etc/mmpolicy").iterdir())
+
+
+def experiment() -> bool:
+    """Return whether the kernel runs an experiment."""
+    with suppress(FileNotFoundError):
+        return Path(CONTROL, "experiment/enabled").read_text().strip() == "1"
+    return False
+
+
+def ended(pid: int) -> bool:
+    """Return whether a child has ended."""
+    return bool(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
+
+
+def phase() -> str:
+    """Return the phase in the record of the trial."""
+    for path in (STORE / "try").glob("*.json"):
+        with suppress(ValueError, FileNotFoundError):
+            return str(json.loads(path.read_text())["phase"])
+    return ""
+
+
+def rest(pid: int, seconds: float) -> None:
+    """Wait, but not longer than the trial."""
+    with suppress(TimeoutError):
+        wait_for(lambda: ended(pid), seconds)
+
+
+def wait_for_moment(rng: random.Random, at: str, pid: int) -> None:
+    """Wait for a moment of the phase."""
+    if at == "start":
+        rest(pid, rng.uniform(0, 2))
+    elif at == "blocks":
+        wait_for(lambda: experiment() or ended(pid))
+        rest(pid, rng.uniform(0, 8))
+    else:
+        wait_for(lambda: phase() in ("keeping", "kept") or ended(pid))
+        rest(pid, rng.uniform(0, 0.2))
+
+
+def end_one(pid: int, rng: random.Random) -> None:
+    """Kill one of the trial's processes; what is left ends by SIGTERM."""
+    pids = [*map(int, (OWN / "cgroup.procs").read_text().split())]
+    with suppress(ProcessLookupError):
+        os.kill(rng.choice(pids or [pid]), signal.SIGKILL)
+    rest(pid, LEASE_S)
+    os.kill(pid, signal.SIGTERM)
+
+
+def fill_disk(pid: int, _rng: random.Random) -> None:
+    """Fill the disk of the samples and of the record."""
+    shell(f"cat /dev/zero >{STORE}/fill")
+    rest(pid, LEASE_S)
+    os.kill(pid, signal.SIGTERM)
+
+
+def end_service(_pid: int, _rng: random.Random) -> None:
+    """Kill the service and remove its cgroup, as systemd does with a unit that is removed."""
+    (GROUP / "cgroup.kill").write_text("1")
+    wait_for(lambda: not (GROUP / "cgroup.procs").read_text())
+    GROUP.rmdir()
+
+
+def restart(pid: int, rng: random.Random) -> None:
+    """End the service and start it again."""
+    end_service(pid, rng)
+    work()
+
+
+def begin_second(pid: int, _rng: random.Random) -> None:
+    """A second trial is refused as long as the first one runs."""
+    code, text = run(*TRY)
+    assert code == Exit.EXPERIMENT or ended(pid), f"{code}: {text}"
+    os.kill(pid, signal.SIGTERM)
+
+
+def stop(pid: int, _rng: random.Random) -> None:
+    """Stop it by the command; if nothing runs yet, kill it."""
+    run("try", "--stop")
+    rest(pid, LEASE_S)
+    os.kill(pid, signal.SIGKILL)
+
+
+ENDS: dict[str, Callable[[int, random.Random], object]] = {
+    "kill": lambda pid, _: os.kill(pid, signal.SIGKILL),
+    "term": lambda pid, _: os.kill(pid, signal.SIGTERM),
+    "all": lambda _pid, _: (OWN / "cgroup.kill").write_text("1"),
+    "full disk": fill_disk,
+    "restart": restart,
+    "set": lambda _pid, _: run("set", "anon_order", "shadow=adaptive", "--force"),
+    "unload": lambda _pid, _: shell("rmmod mmpolicy"),
+    "second": begin_second,
+    "one": end_one,
+    "stop": stop,
+    "removed": end_service,
+}
+
+
+def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
+    """Return where the trial stands, and what is wrong, if anything is."""
+    now = state()
+    code, text = run("try", "--status", "--json")
+    if code == Exit.FAILED and not phase():
+        return "no record", "" if now == before else f"changed: {now}"
+    found = json.loads(text)
+    stands = found["standing"]
+    whole = stands in ("cut off", "back")
+    if (code == Exit.DRIFT) != (stands == "half kept"):
+        return stands, f"exit {code}"
+    if stands not in ("cut off", "back", "kept", "half kept", "changed since"):
+        return stands, "that is no end"
+    if whole != (now == before):
+        return stands, f"the state: {before} -> {now}"
+    if stands == "changed since" and kind not in ("unload", "removed", "restart"):
+        return stands, "nobody has changed it"
+    undo = found["trial"]["undo"] or run("try", "--status")[1].partition("undone by: ")[2]
+    if not whole:
+        shell(undo)
+        if state() != before:
+            return stands, f"{undo} leaves {state()}, not {before}"
+    return stands, ""
+
+
+def one(number: int) -> dict[str, object]:
+    """Run a round; its fault is empty if all is well."""
+    rng = random.Random(f"{SEED} {number}")
+    kind, at = [*ENDS][number % len(ENDS)], rng.choice(PHASES)
+    shell(f"rm -rf {STORE}/* {TOLD} /etc/mmpolicy/*")
+    work()
+    before, start = state(), time.monotonic()
+    pid = begin()
+    wait_for_moment(rng, at, pid)
+    at = {"": "start", "running": "blocks"}.get(phase(), phase())
+    told = {"seed": SEED, "round": number, "end": kind, "at": at}
+    with suppress(ProcessLookupError):
+        ENDS[kind](pid, rng)
+    wait_for(lambda: ended(pid))
+    os.waitpid(pid, 0)
+    wait_for(lambda: not experiment())
+    shell(f"rm -f {STORE}/fill; modprobe mmpolicy; mkdir -p {GROUP}")
+    if kind == "set":
+        seen = TREE.read(f"{CONTROL}/profiles/default/anon_order/shadow")
+        if "[adaptive]" not in seen:
+            return {**told, "fault": f"shadow: {seen}"}
+        run("set", "anon_order", "shadow=none")
+    if at == "back" or kind == "full disk":
+        print("TOLD", TOLD.exists() and TOLD.read_text()[-3000:])
+    stands, fault = check(kind, before)
+    shell(f"echo 1 >{CONTROL}/reset")
+    wait_for(lambda: not (OWN / "cgroup.procs").read_text(), 60)
+    return {**told, "standing": stands, "fault": fault, "s": round(time.monotonic() - start)}
+
+
+if __name__ == "__main__":
+    assert report
+    OWN.mkdir(exist_ok=True)
+    shell(f"mkdir -p {STORE}; mount -t tmpfs -o size=4m none {STORE}")
+    for word in "try", "set":
+        run(word, "--help")
+    for each in range(FIRST, FIRST + ROUNDS):
+        told = one(each)
+        print(json.dumps(told), flush=True)
+        if told["fault"]:
+            break
