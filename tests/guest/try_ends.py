@@ -36,9 +36,9 @@ CGROUP, LOAD = sys.argv[4:]
 GROUP = Path(f"/sys/fs/cgroup{CGROUP}")
 OWN = Path("/sys/fs/cgroup/trial")  # of the trial's processes
 STORE, TOLD = Path("/var/lib/mmpolicy"), Path("/run/try-ends.txt")
-KNOB = "anon_order/adaptive/min_available_percent"
+TYPED, STATE = Path("/run/try-ends-typed.txt"), f"{CONTROL}/state"
 PHASES = ("start", "blocks", "blocks", "keep")
-LEASE_S, PATIENCE_S = 3, 300
+LEASE_S, PATIENCE_S = 5, 300
 TRY = ["try", "--cgroup", CGROUP, "--candidate", "adaptive", "--yes", "--foreground", "--block"]
 TRY += ["2", "--pairs", "8", "--lease", str(LEASE_S)]
 
@@ -172,19 +172,36 @@ def stop(pid: int, _rng: random.Random) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+def set_shadow(pid: int, _rng: random.Random) -> None:
+    """Set a knob as a person does who does not wait for the end of the trial."""
+    code, text = run("set", "anon_order", "shadow=adaptive", "--force")
+    TYPED.write_text(f"{code}: {text}")
+    rest(pid, LEASE_S)
+    os.kill(pid, signal.SIGTERM)  # had nothing begun that the setting would have ended
+
+
 ENDS: dict[str, Callable[[int, random.Random], object]] = {
     "kill": lambda pid, _: os.kill(pid, signal.SIGKILL),
     "term": lambda pid, _: os.kill(pid, signal.SIGTERM),
     "all": lambda _pid, _: (OWN / "cgroup.kill").write_text("1"),
     "full disk": fill_disk,
     "restart": restart,
-    "set": lambda _pid, _: run("set", "anon_order", "shadow=adaptive", "--force"),
+    "set": set_shadow,
     "unload": lambda _pid, _: shell("rmmod mmpolicy"),
     "second": begin_second,
     "one": end_one,
     "stop": stop,
     "removed": end_service,
 }
+
+
+def check_set() -> str:
+    """The person's setting is in force, unless the lease has ended all at stock; it is undone."""
+    seen, now = TREE.read(f"{CONTROL}/profiles/default/anon_order/shadow"), TREE.read(STATE)
+    if ("[adaptive]" in seen) == (now == "expired") or not TYPED.read_text().startswith("0:"):
+        return f"shadow: {seen}; {now}; {TYPED.read_text()}; {TOLD.read_text()[-2000:]}"
+    run("reset") if now == "expired" else run("set", "anon_order", "shadow=none")
+    return ""
 
 
 def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
@@ -229,13 +246,8 @@ def one(number: int) -> dict[str, object]:
     os.waitpid(pid, 0)
     wait_for(lambda: not experiment())
     shell(f"rm -f {STORE}/fill; modprobe mmpolicy; mkdir -p {GROUP}")
-    if kind == "set":
-        seen = TREE.read(f"{CONTROL}/profiles/default/anon_order/shadow")
-        if "[adaptive]" not in seen:
-            return {**told, "fault": f"shadow: {seen}"}
-        run("set", "anon_order", "shadow=none")
-    if at == "back" or kind == "full disk":
-        print("TOLD", TOLD.exists() and TOLD.read_text()[-3000:])
+    if kind == "set" and (fault := check_set()):
+        return {**told, "fault": fault}
     stands, fault = check(kind, before)
     shell(f"echo 1 >{CONTROL}/reset")
     wait_for(lambda: not (OWN / "cgroup.procs").read_text(), 60)
