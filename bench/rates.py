@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Error rates and power of `ab report`, `ab pool` and `bench`: docs/rates.md.
+"""Error rates and power of `ab report`, `ab pool`, `bench` and `try`: docs/rates.md.
 
 It runs the worlds of tests/cli/worlds.py, in which the truth is known, and counts the outcomes.
 Results in bench/rates.json are not computed again, so it can be stopped at any time. With --build,
@@ -43,7 +43,8 @@ HEAD = """\
 
 `./dev bench rates` makes this page: it runs each world, in which the truth is known, as often
 as the table says, and counts the decisions of [`ab report`, `ab pool`](ab.md) and
-[`bench`](bench.md).
+[`bench`](bench.md), and of [`try`](cli.md#measured-before-and-after) of what it measures before
+and after.
 The worlds are in `tests/cli/worlds.py`; `./dev test --full` runs them, too.
 A rate is followed by its Monte Carlo error, one standard error, and by the rate that is
 promised.
@@ -58,6 +59,7 @@ Worlds with "not held" in their name are those that a run of this length cannot 
 - *doubted*: the phase of equal arms, or of neighbours, raised a doubt.
 
 Without another word a run has 12 pairs and noise of 5 % in a block, and the treatment is equal.
+Of `try` the noise named is that of CPU time in a part; memory and work have half of it.
 """
 
 

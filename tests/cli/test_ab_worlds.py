@@ -34,6 +34,8 @@ MENDED = [
     ("report: guard 5 %, 5 % worse, deviation 0.1 and 0.5, 30 pairs", 100),
     ("report: guard 5 %, 10 % worse, deviation 0.1 and 0.5, 30 pairs", 250),
     ("report: equal means, deviation 0.3 and 1.5", 120),
+    ("try --candidate collapse: no effect, AR(1) of 0.9, 2 %", 120),
+    ("try --candidate trim: memory -10 %, CPU time +3.01 %, no --work, load -0.1 % each part", 20),
 ]
 
 

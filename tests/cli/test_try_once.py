@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mmpolicy import tomllib
+from mmpolicy.ab.shift import Change
 from mmpolicy.control.keys import MANIFESTS
 from mmpolicy.control.trials import (
     BACK,
@@ -28,7 +29,7 @@ from mmpolicy.control.trials import (
     standing,
 )
 from mmpolicy.errors import Exit
-from mmpolicy.verbs.try_once import Change, decide
+from mmpolicy.verbs.try_once import decide
 
 from .fakes import Clock, FakeTree, Result, Run
 from .sparse import SPLIT, make_sparse, make_thp, split
@@ -119,7 +120,7 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     before = list(host.writes)
     plan = run(*TRIED, "--dry-run").out
     assert "1. trim: gives back about 240 MiB" in plan
-    assert f"measures {REDIS} for 120 s, runs trim on it once, and measures again: 250 s" in plan
+    assert f"measures {REDIS} for 480 s, runs trim on it once, and measures again: 970 s" in plan
     assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
     assert host.writes == before
 
@@ -159,6 +160,14 @@ def _give_back(tree: FakeTree) -> str:
     """Model what both verbs do, once."""
     tree.put("/proc/10/status", "Name:\tx\nVmRSS:\t16384 kB\nRssAnon:\t16384 kB")
     return "given back"
+
+
+def test_less_cpu_time_alone_is_no_gain(run: Run, host: FakeTree, clock: Service) -> None:
+    """It is one per unit of work; `maintain` may still give memory back."""
+    refused = run(*TRIED, "--candidate", "collapse", "--dry-run")
+    assert (refused.code, "no work is given" in refused.err) == (2, True)
+    assert run(*TRIED, "--candidate", "collapse", "--work", "cmd:cat x/s", "--dry-run").code == 0
+    assert "CPU time per unit" not in run(*TRIED, "--candidate", "maintain", "--dry-run").out
 
 
 def test_maintain_without_systemd(run: Run, host: FakeTree, clock: Service) -> None:

@@ -26,10 +26,12 @@ from mmpolicy.ab.report.neighbours import neighbours_of
 from mmpolicy.ab.report.pool import Pool
 from mmpolicy.ab.report.report import Report
 from mmpolicy.ab.samples import Recording
+from mmpolicy.ab.shift import Change
 from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import Values
 from mmpolicy.bench.result import Result
 from mmpolicy.bench.rounds import Bench, Length
+from mmpolicy.verbs.try_once import HOW, PARTS, decide
 
 Vector = NDArray[np.float64]
 Rng = np.random.Generator
@@ -894,9 +896,92 @@ def splits() -> Iterator[World]:
                 {"exit 0": (95.0, 100.0), "held": HELD})  # fmt: skip
 
 
+# `try`, measured before and after
+
+
+def around(noise: Noise, percent: float, drift: float = 0.0) -> Callable[[Rng], tuple[Any, Any]]:
+    """Return parts before and after; percent: the change; drift: of each part. A part is lost."""
+
+    def draw(rng: Rng) -> tuple[Any, Any]:
+        time = np.arange(2 * PARTS + 1)
+        logs = noise(rng, len(time)) + log1p(drift / 100) * time
+        values = np.exp(logs + log1p(percent / 100) * (time > PARTS))
+        return values[:PARTS].tolist(), values[PARTS + 1 :].tolist()
+
+    return draw
+
+
+def once_world(
+    candidate: str, name: str, least: float, most: float, noise: Noise, cpu: float, memory: float,
+    work: tuple[float, float] | None = (0.0, 0.0), drift: float = 0.0,
+) -> World:  # fmt: skip
+    """Return a world of a candidate that is measured before and after; work: its jump and drift."""
+    draws = {"cpu": around(noise, cpu, drift), "memory": around(halved(noise), memory)}
+    if work:
+        draws["work"] = around(halved(noise), *work)
+
+    def once(rng: Rng) -> Outcome:
+        scale = {"cpu": 0.5, "memory": 1e6, "work": 1e3}
+        changes = {}
+        for each, draw in draws.items():
+            before, after = ([value * scale[each] for value in side] for side in draw(rng))
+            changes[each] = Change.of(before, after, gap=2.0)
+        code, _ = decide(HOW[candidate].gains, changes, bool(work))
+        return {"exit 0": code == 0}
+
+    return World(f"try --candidate {candidate}", name, once, {"exit 0": (least, most)})
+
+
+def halved(noise: Noise) -> Noise:
+    """Return noise of half the size."""
+    return lambda rng, n: noise(rng, n) / 2
+
+
+STEADY: dict[str, Noise] = {
+    "2 %": normal(0.02),
+    "AR(1) of 0.5, 2 %": lambda rng, n: memory(rng, n, 0.5, 0.02),
+    "AR(1) of 0.9, 2 %": lambda rng, n: memory(rng, n, 0.9, 0.02),
+    "4 %": normal(0.04),
+    "AR(1) of 0.9, 4 %": lambda rng, n: memory(rng, n, 0.9, 0.04),
+}
+
+
+def measured_once() -> Iterator[World]:
+    """Yield worlds in which `try` has to keep what pays, and not what harms."""
+    harm, gain = (0.0, 2.5), (80.0, 100.0)
+    for name, noise in STEADY.items():
+        sure = gain if name.endswith("2 %") else ANY
+        for candidate, text, should, cpu, memory in (
+            ("collapse", "no effect", harm, 0.0, 0.0),
+            ("collapse", "CPU time -6 %, memory +5.01 %", harm, -6.0, 5.01),
+            ("collapse", "CPU time -6 %", sure, -6.0, 0.0),
+            ("trim", "memory -10 %, CPU time +3.01 %", harm, 3.01, -10.0),
+            ("trim", "memory -10 %", gain if name == "2 %" else ANY, 0.0, -10.0),
+        ):
+            yield once_world(candidate, f"{text}, {name}", *should, noise, cpu, memory)
+    noise = STEADY["2 %"]
+    for jump, drift, text in (
+        (30.0, 0.0, "30 % more load from the moment on"), (-30.0, 0.0, "30 % less load from then"),
+        (0.0, 0.1, "load +0.1 % each part"), (0.0, -0.1, "load -0.1 % each part"),
+    ):  # fmt: skip
+        should = gain if jump > 0 or drift > 0 else ANY  # else the work may have suffered
+        load = (jump, drift)
+        yield once_world("collapse", f"CPU time -6 %, {text}", *should, noise, -6, 0, load)
+        yield once_world("collapse", f"no effect, {text}", *harm, noise, 0, 0, load)
+        yield once_world("trim", f"memory -10 %, CPU time +3.01 %, {text}", *harm, noise, 3.01,
+                         -10, load)  # fmt: skip
+    for drift in (-0.05, -0.1, -0.3, -1.0):
+        yield once_world("trim", f"memory -10 %, CPU time +3.01 %, no --work, load {drift} % each "
+                         "part", *harm, noise, 3.01, -10, None, drift)  # fmt: skip
+    yield once_world(
+        "trim", "memory -10 %, CPU time +3.01 %, no --work, 10 % less load from the moment on: not "
+        "held, as CPU time alone does not tell less load from a gain", *ANY, noise, -7.3, -10, None,
+    )  # fmt: skip
+
+
 def worlds() -> dict[str, World]:
     """Return all of them by title."""
-    found = [*reports(), *sequential(), *splits(), *pools(), *benches()]
+    found = [*reports(), *sequential(), *splits(), *pools(), *benches(), *measured_once()]
     return {each.title: each for each in found}
 
 

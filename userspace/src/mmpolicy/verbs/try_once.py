@@ -14,13 +14,12 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
-from math import sqrt
-from statistics import mean, variance
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.run.commands import POLL_S, Commands
 from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.ab.shift import Change
 from mmpolicy.ab.sources import ARMS, Command, Reader, Sample
 from mmpolicy.control.trials import (
     BACK,
@@ -53,9 +52,8 @@ from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, Wish
 if TYPE_CHECKING:
     import click
 
-BLOCK_S = 120.0  # of each measurement, without --block
-PARTS = 12  # of each measurement
-STUDENT = 2.201  # 97.5 % of t with PARTS - 1 degrees of freedom, the fewest that Welch's test has
+BLOCK_S = 480.0  # of each measurement, without --block
+PARTS = 48  # of each measurement
 LOOK_S = 10.0
 COMMAND_S = 30.0  # limit of a command of --work
 
@@ -84,18 +82,26 @@ class OnceWish(Wish):
         """Return the verbs."""
         return " and ".join(HOW[self.candidate].verbs)
 
+    @property
+    def gains(self) -> tuple[str, ...]:
+        """Return the metrics of which one has to be found better.
+
+        CPU time that falls is a gain only per unit of work: a service may just do less.
+        """
+        return tuple(name for name in HOW[self.candidate].gains if name != "cpu" or self.work)
+
     def rule(self) -> str:
         """Return the rule of the decision, which is said before the first measurement."""
         least = f"by {LEAST_KIB >> 10} MiB or more, and {100 * LEAST_SHARE:g} %"
         gains = {"memory": f"private memory is shown to fall {least}",
-                 "cpu": "CPU time is shown to fall"}  # fmt: skip
-        gain = ", or ".join(gains[name] for name in HOW[self.candidate].gains)
+                 "cpu": "CPU time per unit of work is shown to fall"}  # fmt: skip
+        gain = ", or ".join(gains[name] for name in self.gains)
         margins = {name: f"{name} {margin} %" for name, margin in MARGINS.items()}
         if not self.work:
             margins["cpu"] += f" or {LEAST_PERCENT:g} % of a CPU"
             del margins["work"]
         others = ", ".join(text for name, text in margins.items()
-                           if (name,) != HOW[self.candidate].gains)  # fmt: skip
+                           if (name,) != self.gains)  # fmt: skip
         return (
             f"kept if {gain}, and each other metric is shown to be worse by less than its margin "
             f"({others})"
@@ -119,39 +125,8 @@ class Level:
     cpu: list[float] = field(default_factory=list)  # seconds a second, or per unit of work
     memory: list[float] = field(default_factory=list)  # KiB
     work: list[float] = field(default_factory=list)  # a second
-
-
-class Change(NamedTuple):
-    """A change from one measurement to the next, and its 95 % interval."""
-
-    before: float
-    estimate: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, before: Sequence[float], after: Sequence[float]) -> Change:
-        """Return how the mean has changed."""
-        off = STUDENT * sqrt((variance(before) + variance(after)) / len(before))
-        estimate = mean(after) - mean(before)
-        return cls(mean(before), estimate, estimate - off, estimate + off)
-
-    def percent(self, value: float) -> float:
-        """Return a change in percent."""
-        return 100 * value / self.before if self.before else 0.0
-
-    def text(self) -> str:
-        """Return it in words."""
-        if not self.before:
-            return "nothing to compare with"
-        estimate, low, high = (
-            _percent(self.percent(each)) for each in (self.estimate, self.low, self.high)
-        )
-        return f"{estimate} (95 %: {low} .. {high})"
-
-
-def _percent(value: float) -> str:
-    return f"{value:+.{1 if abs(value) < 10 else 0}f} %"
+    began: float = 0.0
+    ended: float = 0.0
 
 
 def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
@@ -159,6 +134,10 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
     if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which runs maintain for a service"
         raise Error(text, Exit.LACKING, f"mmpolicy maintain, in the foreground; {NO_SYSTEMD}")
+    if not wish.gains:
+        text = f"{wish.candidate} is kept if CPU time per unit of work falls, and no work is given"
+        hint = f"--work METRIC, such as requests a second; or mmpolicy {wish.candidate} alone"
+        raise Error(text, Exit.USAGE, hint)
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
     yield (
@@ -195,7 +174,8 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
             code = SHELL + caught[0] if caught else int(Exit.FAILED)
             reason = err.message if isinstance(err, Error) else str(err)
             return _back(host, trial, page, code, reason)
-    changes = {name: Change.of(getattr(before, name), getattr(after, name))
+    gap = 1 + (after.began - before.ended) / (wish.seconds / PARTS)
+    changes = {name: Change.of(getattr(before, name), getattr(after, name), gap)
                for name in MARGINS if getattr(before, name)}  # fmt: skip
     page += [f"metric     {name}: {change.text()}" for name, change in changes.items()]
     page.append(
@@ -203,7 +183,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     )
     if not wish.work:
         page.append("note       without --work, a service that does less takes less CPU time, too")
-    code, reason = decide(HOW[wish.candidate].gains, changes, bool(wish.work))
+    code, reason = decide(wish.gains, changes, bool(wish.work))
     if code != Exit.DONE:
         return _back(host, trial, page, int(code), reason)
     if wish.candidate == "maintain":
@@ -315,7 +295,8 @@ class _Run:
 
     def measure(self) -> Level:
         """Measure for the time of a block."""
-        level, last = Level(), self._sample()
+        last = self._sample()
+        level = Level(began=last[1].t)
         for _ in range(PARTS):
             self._pause(self.wish.seconds / PARTS)
             now = self._sample()
@@ -330,6 +311,7 @@ class _Run:
             level.cpu.append(used / seconds / (work or 1.0))
             level.memory.append(self._private_kib())
             last = now
+        level.ended = last[1].t
         return level
 
     def _pause(self, seconds: float) -> None:

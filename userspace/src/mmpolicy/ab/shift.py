@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0
+"""Estimate how the level of a series has changed, from values before and after one moment.
+
+Values that follow each other resemble each other, so their mean is less certain than their variance
+suggests, and a trend looks like a change. So the noise is an AR(1) process about a linear trend:
+generalised least squares fits trend and change for each correlation, and the interval contains
+those of all correlations that the likelihood does not reject. It also contains the difference of
+the means, so that a change of the trend is not taken for one of the level. docs/rates.md shows how
+often it is right. The standard library suffices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from math import log, sqrt
+from statistics import fmean
+from sys import float_info
+from typing import NamedTuple
+
+CORRELATIONS = (*(each / 20 for each in range(20)), 0.98)  # of one value with the next
+REJECTED = 1.92  # Half of the 95 % quantile of chi-square; the likelihood is a logarithm.
+STUDENT = 2.014  # The 97.5 % quantile of t with 45 degrees of freedom: 48 values, and 3 unknowns.
+
+
+class Change(NamedTuple):
+    """A change of a level, and its 95 % interval."""
+
+    before: float
+    estimate: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, before: Sequence[float], after: Sequence[float], gap: float = 1.0) -> Change:
+        """Return how the mean has changed; gap: from last to first value, in steps of the rest."""
+        level = fmean(before)
+        estimate = fmean(after) - level
+        values = [each - level for each in (*before, *after)]
+        fits = [noise.fit(values) for noise in _noises(len(values), len(before), gap)]
+        best = max(fit.likelihood for fit in fits)
+        found = [fit for fit in fits if fit.likelihood >= best - REJECTED]
+        low = min(fit.estimate - STUDENT * fit.error for fit in found)
+        high = max(fit.estimate + STUDENT * fit.error for fit in found)
+        return cls(level, estimate, min(low, estimate), max(high, estimate))
+
+    def percent(self, value: float) -> float:
+        """Return a change in percent."""
+        return 100 * value / self.before if self.before else 0.0
+
+    def text(self) -> str:
+        """Return it in words."""
+        if not self.before:
+            return "nothing to compare with"
+        estimate, low, high = (
+            _percent(self.percent(each)) for each in (self.estimate, self.low, self.high)
+        )
+        return f"{estimate} (95 %: {low} .. {high})"
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.{1 if abs(value) < 10 else 0}f} %"
+
+
+class _Fit(NamedTuple):
+    likelihood: float  # its logarithm
+    estimate: float
+    error: float
+
+
+class _Noise:
+    """Noise of one correlation, and what a constant, a trend and the change look like in it."""
+
+    def __init__(self, number: int, moment: int, correlation: float, gap: float) -> None:
+        steps = [gap if each == moment else 1.0 for each in range(number)]
+        # The share of a value that is left in the next, and the rest's scale for equal variance.
+        self._left = [0.0, *(correlation**each for each in steps[1:])]
+        whole = 1 - correlation**2
+        self._scales = [sqrt(whole / (1 - each**2)) for each in self._left]
+        after = [float(each >= moment) for each in range(number)]
+        self._causes = list[tuple[list[float], float]]()
+        for series in ([1.0] * number, list(accumulate(steps)), after):
+            rest, _ = self._unexplained(series)
+            self._causes.append((rest, _dot(rest, rest)))
+
+    def _unexplained(self, series: Sequence[float]) -> tuple[list[float], float]:
+        """Return the part of a series that no cause explains, and its share of the last one."""
+        last, share = [0.0, *series[:-1]], 0.0
+        rest = [k * (y - c * x) for k, c, x, y in zip(self._scales, self._left, last, series)]
+        for cause, square in self._causes:
+            share = _dot(rest, cause) / square
+            rest = [y - share * x for x, y in zip(cause, rest)]
+        return rest, share
+
+    def fit(self, values: Sequence[float]) -> _Fit:
+        """Return the change in some values."""
+        rest, change = self._unexplained(values)
+        squares = [square for _, square in self._causes]
+        freedom, noise = len(values) - len(squares), max(_dot(rest, rest), float_info.min)
+        known = sum(map(log, squares)) + freedom * log(noise)
+        likelihood = sum(map(log, self._scales)) - known / 2
+        return _Fit(likelihood, change, sqrt(noise / freedom / squares[-1]))
+
+
+@lru_cache
+def _noises(number: int, moment: int, gap: float) -> list[_Noise]:
+    return [_Noise(number, moment, each, gap) for each in CORRELATIONS]
+
+
+def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(first, second))
