@@ -390,9 +390,8 @@ def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
             turn = not turn
         each_s = (thread.cpu_s - cpu_s) / (thread.made - made)
     done = verb.done()
-    for each in (ours, theirs):
-        if each.coverage < ENOUGH:
-            raise BenchError(f"{each.coverage:.0f} % are in 2 MB pages")
+    if ours.coverage < ENOUGH:  # Some of khugepaged's count may be of other programs.
+        raise BenchError(f"{ours.coverage:.0f} % are in 2 MB pages")
     return {
         "collapse_s": took["collapse"], "khugepaged_s": took["khugepaged"],
         "collapse_ms": 1e3 * done.cpu_s / done.told["made"], "khugepaged_ms": 1e3 * each_s,

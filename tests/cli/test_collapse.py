@@ -66,13 +66,17 @@ def test_how_much_may_be_missing(kind: str, most: int, cause: str) -> None:
 
 
 def test_free_blocks_of_a_node(tree: FakeTree) -> None:
-    """Only those above the watermark, as the others would need reclaim."""
+    """Only those above the watermark, and what is kept for devices: others would need reclaim."""
     free_blocks(tree, 101)
     node = node_of(read_zones(tree), 1234)
     assert node and (node.number, node.free_blocks, node.all_blocks) == (0, 101, 5120)
     free_blocks(tree, 101, 20 + 3 * PAGES)
     node = node_of(read_zones(tree), 1234)
     assert node and node.free_blocks == 3
+    kept = f"\n        protection: (0, 12, {2 * PAGES})"  # as of the zone for old devices
+    tree.put("/proc/zoneinfo", tree.read("/proc/zoneinfo") + kept)
+    node = node_of(read_zones(tree), 1234)
+    assert node and node.free_blocks == 3 - 2
     assert node_of(read_zones(tree), 1 << 40) is None
     tree.remove("/proc/buddyinfo")
     assert read_zones(tree) == []

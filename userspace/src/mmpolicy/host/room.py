@@ -15,6 +15,7 @@ ZONEINFO, BUDDYINFO = "/proc/zoneinfo", "/proc/buddyinfo"
 BLOCK_ORDER = 9
 ZONE = re.compile(r"^Node (\d+), zone +(\S+)", re.MULTILINE)
 FIGURE = re.compile(r"^ +(?:pages )?(free|high|spanned|managed|start_pfn:?) +(\d+)$", re.MULTILINE)
+PROTECTION = re.compile(r"^ +protection: \(.*?(\d+)\)$", re.MULTILINE)
 LIMITS = {  # The files with the limits of a cgroup, by the file with its usage.
     "memory.current": ("memory.max", "memory.high"),
     "memory.usage_in_bytes": ("memory.limit_in_bytes",),
@@ -37,7 +38,7 @@ class Zone(NamedTuple):
     spanned: int
     managed: int
     free: int
-    high: int  # watermark
+    kept: int  # not for memory of programs: the high watermark, and what is kept for devices
     blocks: int  # The number of free blocks of 2 MB.
 
 
@@ -61,10 +62,12 @@ def read_zones(tree: Tree) -> list[Zone]:
         for name, value in FIGURE.findall(zoneinfo, head.end(), ends[number]):
             # Lines of per-CPU lists follow, and have the same names.
             figures.setdefault(name.rstrip(":"), int(value))
+        protection = PROTECTION.search(zoneinfo, head.end(), ends[number])
         found.append(
             Zone(
                 int(head[1]), figures.get("start_pfn", 0), figures.get("spanned", 0),
-                figures.get("managed", 0), figures.get("free", 0), figures.get("high", 0),
+                figures.get("managed", 0), figures.get("free", 0),
+                figures.get("high", 0) + int(protection[1] if protection else 0),
                 blocks.get((head[1], head[2]), 0),
             )
         )  # fmt: skip
@@ -81,7 +84,7 @@ def node_of(zones: list[Zone], frame: int) -> Node | None:
     own = [each for each in zones if each.node == number]
     return Node(
         number,
-        sum(min(each.blocks, max(each.free - each.high, 0) >> BLOCK_ORDER) for each in own),
+        sum(min(each.blocks, max(each.free - each.kept, 0) >> BLOCK_ORDER) for each in own),
         sum(each.managed for each in own) >> BLOCK_ORDER,
     )
 
