@@ -292,7 +292,8 @@ def test_it_stops_before_it_makes_others_pay(
     change(tree)
     result = run("collapse", "--unit", "db", "--json")
     assert (result.code, advice.calls) == (1, [])
-    assert text in result.json["stopped"] and hint in result.err
+    stopped = result.err if change is no_block else result.json["stopped"]
+    assert text in stopped and hint in result.err
     if words:
         assert run("collapse", "--unit", "db", *words).code == 0
 

@@ -346,6 +346,23 @@ class Target:
         return [is_huge(first, last) for first, last in ends]
 
 
+def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
+    """Return that a node has no 2 MB above the reserve once some more are taken, else ""."""
+    free, kept = node.free_blocks - taken, int(node.all_blocks * reserve)
+    if free > kept:
+        return ""
+    return f"node {node.number} has {free} free blocks of 2 MB left, and --reserve keeps {kept}"
+
+
+def check_blocks(tree: Tree, reserve: float) -> None:
+    """Raise an error if no node has a free 2 MB above the reserve, as the kernel would compact."""
+    zones = read_zones(tree)
+    nodes = [node for zone in zones if zone.spanned and (node := node_of(zones, zone.first))]
+    whys = [short_of_blocks(node, 0, reserve) for node in nodes]
+    if whys and all(whys):
+        raise Error(f"{whys[0]}; nothing was changed", Exit.FAILED, COMPACT)
+
+
 def time_one(host: Host, holds: Holds) -> float:
     """Measure how long one collapse takes on this host, on memory of our own."""
     if not host.advice.can_collapse():
@@ -551,13 +568,8 @@ class Collapser:
         if section not in self._nodes:
             self._nodes[section] = node_of(self._zones, frame)
         node = self._nodes[section]
-        free = node.free_blocks - self._since - taken if node else 0
-        kept = int(node.all_blocks * self._limits.reserve) if node else 0
-        if node and free <= kept:
-            self._stop(
-                f"node {node.number} has {free} free blocks of 2 MB left, "
-                f"and --reserve keeps {kept}", COMPACT,
-            )  # fmt: skip
+        if node and (why := short_of_blocks(node, self._since + taken, self._limits.reserve)):
+            self._stop(why, COMPACT)
         for folder in target.folders:
             room = self._room_in(folder)
             if room is not None and room < MARGIN:

@@ -27,6 +27,7 @@ from mmpolicy.memory.collapse import (
     Limits,
     Seen,
     Target,
+    check_blocks,
     check_possible,
     time_one,
 )
@@ -163,6 +164,7 @@ def never_of(tree: Tree, state: State, pid: int) -> str:
 
 def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
     """Measure how long one collapse takes on this host; raise an error if that is too long."""
+    check_blocks(host.tree, given.reserve / 100)
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
         text = f"one collapse stops the program for {one_s * 1000:.1f} ms here"
