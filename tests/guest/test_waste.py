@@ -17,7 +17,7 @@ from lab.guest import Guest
 from lab.programs import ran, workload
 
 from .conftest import Machines
-from .tools import KHUGEPAGED, SCRIPT, THP, TRACING, back_to_boot, histograms, must, vmstat
+from .tools import KHUGEPAGED, SCRIPT, THP, TRACING, VMSTAT, back_to_boot, histograms, must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
 
@@ -197,6 +197,61 @@ def test_collapse_reclaims_nothing(counting: Guest) -> None:
         assert must(counting, f"cat {CGROUP}/memory.events") == events
         assert huge(counting, pid) == 0
     said(counting)
+
+
+# Leaves no free block of 2 MB: nearly 256 MB are free in pieces of 15 pages at most, and all other
+# blocks are in huge pages.
+CRUMBLE = """
+import mmap, os, time
+def area(size, advice):
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(advice)
+    return memory
+def blocks():
+    zones = [line.split() for line in open("/proc/buddyinfo")]
+    return sum(int(n) for zone in zones if zone[3] != "DMA" for n in zone[4 + 9:])
+small = area(256 << 20, mmap.MADV_NOHUGEPAGE)
+for at in range(0, len(small), 4096):
+    small[at] = 1
+for at in range(0, len(small), 16 * 4096):
+    small.madvise(mmap.MADV_DONTNEED, at + 4096, 15 * 4096)
+large = area(1700 << 20, mmap.MADV_HUGEPAGE)
+for at in range(0, len(large), 2 << 20):
+    if not blocks():
+        break
+    large[at] = 1
+print(blocks(), flush=True)
+while not os.path.exists("/tmp/over"):
+    time.sleep(0.1)
+"""
+
+
+PROACTIVE = "/proc/sys/vm/compaction_proactiveness"
+
+
+def test_collapse_without_a_free_block(machines: Machines) -> None:
+    """It says so and changes nothing: no task compacts or reclaims, and none is killed."""
+    guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo madvise >{THP}/enabled")
+    must(guest, f"echo never >{THP}/defrag; mkdir {OTHER}; rm -f /run/crumbled")
+    must(guest, f"echo 0 >{PROACTIVE}")  # or the kernel makes free blocks in the background
+    must(guest, f"sh -c 'echo $$ >{OTHER}/cgroup.procs; head -c 32M /dev/zero >/run/theirs'")
+    work = f"grep -E 'pgscan|pgsteal|shmem ' {OTHER}/memory.stat; "
+    work += f"grep -E '^(compact_stall|allocstall|oom_kill)' {VMSTAT}"
+    with wasteful(guest, step=1) as pid:
+        job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(CRUMBLE)} >/run/crumbled")
+        must(guest, "until [ -s /run/crumbled ]; do sleep 0.1; done", 60)
+        assert must(guest, "cat /run/crumbled") == "0\n"
+        before = must(guest, work)
+        stopped = guest.run(f"mmpolicy collapse --cgroup /waste {FAST}")
+        said_why = "free blocks of 2 MB left, and --reserve keeps" in stopped.out
+        assert (stopped.rc, said_why) == (1, True), stopped.out
+        assert huge(guest, pid) == 0
+        assert must(guest, work) == before
+    assert job.wait().rc == 0
+    said(guest)
+    must(guest, f"rm -f /run/theirs; rmdir {OTHER}; echo 20 >{PROACTIVE}")
 
 
 def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> None:
