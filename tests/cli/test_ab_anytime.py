@@ -176,7 +176,7 @@ def clock(tree: FakeTree) -> World:
 def test_a_run_that_ends_with_its_answer(ab: Run, run: Run, out: Path) -> None:
     result = ab(*BACK, *FIXED, "--stop", "anytime")
     assert result.code == 0, result.err
-    assert "rule: until there is an answer that holds at any look, at most 200 pairs" in result.err
+    assert "rule: until the result is clear (anytime-valid), at most 200 pairs" in result.err
     assert "vmstat.pgfault/s: no estimate yet" in result.err
     recording = load(out)
     assert (recording.header["aa_pairs"], recording.header["length"]) == (0, "anytime")
@@ -199,7 +199,7 @@ def test_a_run_that_was_cut_off_still_has_its_answer(
     assert result.code == 8, result.out
     data = json.loads(result.out)
     assert data["doubts"] == []
-    assert "the run was cut off" in " ".join(data["notes"])
+    assert "the run was interrupted" in " ".join(data["notes"])
     assert data["metrics"][0]["found"]
     lines = out.read_text().splitlines()
     planned = [line.replace('"length": "anytime"', '"length": ""') for line in lines]
@@ -216,7 +216,7 @@ def test_detect_ends_by_sizes(ab: Run, out: Path) -> None:
     d, *_ = {round(log(after / before), 3) for before, after in
             recording.pairs(recording.metrics()[0], "ab")}  # fmt: skip
     assert recording.plan["pairs"] == pairs_by_size([d] * 40, 5) == len(recording.blocks) / 2
-    assert f"the rule is met after {recording.plan['pairs']} pairs" in result.err
+    assert f"the result is clear after {recording.plan['pairs']} pairs" in result.err
 
 
 def test_both_rules_at_once_are_refused(ab: Run) -> None:

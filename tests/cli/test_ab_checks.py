@@ -74,7 +74,7 @@ def test_a_mean_of_what_only_rises_is_refused(ab: Run, tree: FakeTree, key: str)
     for metric in (f"cgroup:/a/{key} lower", f"vmstat.pgfault / cgroup:/a/{key}"):
         result = ab(*BACK, *FIXED, "--metric", metric)
         assert result.code == 2
-        assert f"only rises, so that its mean says nothing: take cgroup:/a/{key}/s" in result.err
+        assert f"only increases, so its mean says nothing: take cgroup:/a/{key}/s" in result.err
     assert tree.writes == []
     assert ab(*BACK, *FIXED, "--metric", f"cgroup:/a/{key}/s lower").code == 0
     assert ab(*BACK, "--metric", "cgroup:/a/memory.stat:anon", "--dry-run").code == 0
@@ -95,7 +95,7 @@ def test_what_is_bound_takes_no_part(ab: Run, run: Run, tree: FakeTree, bound: s
     for words in ([], ["--dry-run"]):
         result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a/b", *words)
         assert result.code == 2
-        text = f"cgroup {bound} is bound to db, and bindings win over experiments"
+        text = f"cgroup {bound} is bound to db, and a binding overrides an experiment"
         assert f"{text}: no arm would decide for /a/b" in result.err
         assert f"next: mmpolicy unbind --cgroup {bound}" in result.err
     assert tree.writes == writes
@@ -146,10 +146,10 @@ def test_a_treatment_that_decides_nothing(
     out.unlink()
     clock.active = False
     result = ab(*design, *FIXED)
-    assert result.err.count("warning: no decision yet in treatment, after 3 pairs") == 1
+    assert result.err.count("warning: no policy has decided yet in treatment, after 3 pairs") == 1
     report = run("ab", "report", str(out))
     assert report.code == 7
-    assert "doubt: no decision was taken in treatment: nothing was compared" in report.out
+    assert "doubt: no policy decided anything in treatment: nothing was compared" in report.out
 
 
 def test_without_counters_decisions_are_not_known(
@@ -239,7 +239,7 @@ def test_a_command_that_does_not_end(ab: Run, out: Path, tree: FakeTree, tmp_pat
     command = f"echo 1; sleep 60 & wait; touch {tmp_path}/done"
     result = ab(*BACK, *FIXED, "--metric", f"cmd:{command}", "--cmd-timeout", "0.3")
     assert result.code == 1
-    assert "did not end within 0.3 s; the state from before is back" in result.err
+    assert "did not end within 0.3 s; the former state was restored" in result.err
     assert load(out).end["status"] == "failed"
     assert read_named(tree) == before
     assert not (tmp_path / "done").exists()

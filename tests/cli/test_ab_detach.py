@@ -152,7 +152,7 @@ def test_status_and_gauges_in_each_phase(
 
 def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
     with tree.locked(LOCK, f"{RUN}7"):
-        assert run("ab", "status").out == "about to begin, or to end: ab run, pid 7\n"
+        assert run("ab", "status").out == "an experiment is starting or ending: ab run, pid 7\n"
         assert run("ab", "status", "--json").json["running"] is True
 
 

@@ -295,7 +295,10 @@ def test_what_is_no_number_is_no_finding(bad: float | None) -> None:
     (row,) = report.rows
     assert row.effect
     assert row.effect.p > 5 * p_value(row.effect.d, 1)
-    said = "m has a value in 11 of 12 pairs; it is missing or no number in 0 blocks of control"
+    said = (
+        "m has a value in 11 of 12 pairs; its value is missing or not a number in "
+        "0 blocks of control"
+    )
     assert any(said in note for note in report.notes())
     json.dumps(report.data(), allow_nan=False)
 

@@ -151,7 +151,7 @@ def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
         tree.put(SIZE, "[always] inherit madvise never")
         assert f"{SIZE} <- never" in run("ab", "restore", "--dry-run").out
         result = run(*words)
-        assert "put back what a killed experiment had set" in result.out + result.err
+        assert "restored what a killed experiment had left changed" in result.out + result.err
         assert read_knobs(tree) == before
         assert not tree.exists(RECOVERY)
     assert run("ab", "restore").out == "nothing was left\n"
@@ -248,7 +248,7 @@ def test_what_waits_for_the_end_of_a_run(begin: Begin, tree: FakeTree, run: Run)
     for pid in (watchdog_of(process.pid), process.pid):
         os.kill(pid, signal.SIGKILL)
     process.communicate()
-    assert "put back what a killed experiment had set" in unit.communicate(timeout=30)[0]
+    assert "restored what a killed experiment had left changed" in unit.communicate(timeout=30)[0]
     assert (read_knobs(tree), tree.exists(RECOVERY)) == (before, False)
 
 

@@ -154,9 +154,12 @@ def test_what_the_administrator_sets_stays_and_is_told(
     clock.at += [(30.0, lambda: tree.put(SIZE, "always inherit [madvise] never"))]
     result = ab(*LONG, *LARGE, "--treatment", f"{LARGE[1]},defrag=never", "--lease", "8s")
     assert result.code == 1
-    text = "somebody else has set transparent_hugepage/hugepages-64kB/enabled=madvise"
+    text = "another program has changed transparent_hugepage/hugepages-64kB/enabled=madvise"
     assert text in result.err
-    assert "left as somebody else has set it: transparent_hugepage/hugepages-64kB" in result.err
+    assert (
+        "not restored, as another program has changed it: transparent_hugepage/hugepages-64kB"
+        in result.err
+    )
     assert read_knobs(tree) == before | {SIZE: "madvise", proactive: "55"}
     assert load(out).end["status"] == "lost"
     assert clock.now < 36
@@ -169,7 +172,7 @@ def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.Monk
     monkeypatch.setattr(keeper, "_write_recovery_file", set_it)
     with pytest.raises(StoppedError, match="hugepages-64kB/enabled=madvise"):
         keeper.go({SIZE: "always"})
-    assert "left as somebody else has set it" in keeper.back()
+    assert "not restored, as another program has changed it" in keeper.back()
     assert read_knobs(tree)[SIZE] == "madvise"
 
 
@@ -246,7 +249,7 @@ def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPa
     [
         ([{"learn": {"a": "1"}}, {"go": {"b": "2"}}, {}], "close", ["learn", "go", "check"],
          [{}, {}, {}], "ends: it was killed; the knobs are as before"),
-        ([], "wait", [], [], "ends: it was not heard of for 0.05 s; the knobs are as before"),
+        ([], "wait", [], [], "ends: it has not reported for 0.05 s; the knobs are as before"),
         ([{"end": True}], "", [], [{"note": ""}], ""),
         ([{"go": {"lost": ""}}, {"go": {"bad": ""}}], "close", ["go", "go"],
          [{"lost": "who"}, {"error": ["no", 3, "next", 5, "/x"]}],
@@ -312,7 +315,9 @@ def test_what_the_watchdog_answers(silent: Silent) -> None:
     )  # fmt: skip
     theirs.close()
     for _ in range(2):
-        with pytest.raises(StoppedError, match="the watchdog has ended, as the lease was over or"):
+        with pytest.raises(
+            StoppedError, match="the watchdog process has ended, as the lease expired or"
+        ):
             dog.ask({})
     assert process.poll() is None
 
@@ -401,7 +406,7 @@ def test_a_guard(ab: Run, tree: FakeTree, clock: Plain) -> None:
     result = ab(*LONG, *LARGE, "--guard", "vmstat.pgfault/s > 950")
     assert result.code == 1
     assert "guard 'vmstat.pgfault/s > 950': it is 9" in result.err
-    assert "the state from before is back" in result.err
+    assert "the former state was restored" in result.err
     assert read_knobs(tree) == before
 
 

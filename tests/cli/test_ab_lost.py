@@ -217,7 +217,7 @@ def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
         assert report
         exits.append(report.exit)
         if report.exit != Exit.WORSE:
-            assert "in both arms does that there in" in report.verdict()
+            assert "in both arms stops there in" in report.verdict()
     assert exits.count(Exit.WORSE) >= 12
 
 

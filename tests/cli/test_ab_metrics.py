@@ -43,7 +43,10 @@ def test_a_moving_average_is_a_guard_and_no_metric(ab: Run, tree: FakeTree, key:
     words = ["--design", "switchback", *SHORT, *FIXED]
     result = ab(*words, "--metric", f"{key} lower")
     total = f"{key.rpartition('.')[0]}.total/s"
-    assert (result.code, f"take {total}; a guard may have it" in result.err) == (2, True)
+    assert (result.code, f"take {total}; only a guard may use the average" in result.err) == (
+        2,
+        True,
+    )
     assert tree.writes == []
     assert ab(*words, "--metric", f"{total} lower", "--dry-run").code == 0
     assert ab(*words, *PGFAULT, "--guard", f"{key} < 5", "--dry-run").code == 0
@@ -237,4 +240,4 @@ def test_a_report_doubts_a_moving_average() -> None:
             sample.host["psi.memory.full.avg10"] = sample.host["cmd:number"]
     report = Report(run)
     assert report.exit == Exit.INCONCLUSIVE
-    assert "a moving average has the blocks before in it: psi.memory" in report.verdict()
+    assert "a moving average includes earlier blocks: psi.memory" in report.verdict()

@@ -53,7 +53,7 @@ def test_the_last_slash_ends_the_path(path: str, key: str, rate: str) -> None:
     "text", ["cgroup:a:b/memory.stat", "cgroup:/a:b/", "cgroup:", "cgroup:/:x"]
 )
 def test_what_names_no_file_is_refused(text: str) -> None:
-    with pytest.raises(click.UsageError, match="no source of numbers"):
+    with pytest.raises(click.UsageError, match="not a source of numbers"):
         Metric.parse(text)
 
 
@@ -145,11 +145,11 @@ def test_a_counter_as_a_level_is_told_early_and_doubted(
     command = f"n=$(($(cat {counter}) + 1)); echo $n >{counter}; echo $n"
     result = ab(*BACK, *FIXED, "--metric", f"requests=cmd:{command} lower")
     assert result.code == 0, result.err
-    assert result.err.count("requests has not fallen once: if it counts something, stop") == 1
+    assert result.err.count("requests has never decreased: if it is a counter, stop") == 1
     assert "block 16 of 16" in result.err.partition("has not fallen once")[2]
     report = run("ab", "report", str(out))
     assert report.code == 7
-    assert "doubt: requests never falls: if it counts something, add /s: cmd:" in report.out
+    assert "doubt: requests never decreases: if it is a counter, add /s: cmd:" in report.out
     out.unlink()
     rate = ab(*BACK, *FIXED, "--metric", f"requests=cmd:{command}/s lower")
     assert "has not fallen" not in rate.err

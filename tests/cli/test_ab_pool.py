@@ -247,7 +247,7 @@ def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
     ("header", "text"),
     [
         ({"digest": "other"}, "1.jsonl is of another experiment than "),
-        ({"version": 1, "digest": ""}, "has version 1, and does not say which host"),
+        ({"version": 1, "digest": ""}, "is of an old version, which did not record the host"),
         ({"seed": 1}, "have the same seed and overlap in time"),
         ({"seed": 2}, "0.jsonl and "),
     ],
@@ -288,7 +288,7 @@ def test_coins_that_are_tossed_twice(seed: int, span: str, refused: bool) -> Non
         return
     told = raised(_check_own, runs)
     assert told.message == (
-        "a and b have the same seed and overlap in time: their coins are the same"
+        "a and b have the same seed and overlap in time: they made the same random choices"
     )
 
 
@@ -376,7 +376,7 @@ def test_the_exit_of_a_pool(
     said = {GAIN: "better on these hosts, and on hosts like these",
             BAD: "worse on these hosts, and on hosts like these"}  # fmt: skip
     assert found.verdict() == said.get(
-        code, "inconclusive: not shown for all metrics that have to be"
+        code, "inconclusive: not shown for every metric that needs to be better"
     )
     broke = pool_of(texts, results, margin, stopped="1")
     assert broke.exit == (BAD if code == BAD else OPEN)
@@ -389,7 +389,7 @@ def test_a_pool_in_words() -> None:
              HostEffect("long", np.array([0.1, -0.1, 0.0, 0.2]))]  # fmt: skip
     found = pool_of([LOWER, UNSAID], [seen(), None], effects=hosts, stopped="02", runs=3)
     found.runs[1].doubts.extend([Doubt(OWN, "this"), Doubt(TOTALS, "that")])
-    found.runs[0].left["a"] = "values of 0, or below, have no ratio"
+    found.runs[0].left["a"] = "values of 0 or less have no ratio"
     ends = [host.d.mean() + t * known.sem(host.d)
             for host in hosts for t in known.t.ppf([0.025, 0.975], len(host.d) - 1)]  # fmt: skip
     percent = [f"{100 * expm1(each):+.3g} %" for each in ends]
@@ -400,12 +400,12 @@ def test_a_pool_in_words() -> None:
     ]
     assert found.lines() == [
         LOWER, *rows,
-        "  on these 2 hosts: -8.61 % (p = 0.01, all coins tossed anew)",
+        "  on these 2 hosts: -8.61 % (p = 0.01, all assignments drawn anew)",
         "  on hosts like these: -9.52 % (-18.1 % .. -4.88 %), p = 0.01",
         "  on the next host, as a rough guide: -25.9 % .. +10.5 %; hosts differ by 2 % (I2 45 %, "
         "p = 0.3)",
         "", UNSAID, *rows, "  fewer than 2 hosts have enough pairs", "",
-        "left out: host0: a: values of 0, or below, have no ratio",
+        "left out: host0: a: values of 0 or less have no ratio",
         "doubt: host1: this", "note: host1: that",
         "stopped in the treatment by a guard: host0, host2 (2 of 3 hosts)",
         "verdict: inconclusive: a guard broke in the treatment on host0, host2",
@@ -541,7 +541,10 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
     assert (pool.exit, pool.open_doubts) == (Exit.DONE, [])
     name = pool.runs[0].label
     assert f"  lost pairs count as against the others: {name} (2)" in pool.lines()
-    text = "m has a value in 10 of 12 pairs; it is missing or no number in 1 blocks of control, "
+    text = (
+        "m has a value in 10 of 12 pairs; its value is missing or not a number in "
+        "1 blocks of control, "
+    )
     assert f"note: {name}: {text}1 blocks of treatment" in pool.lines()
     assert [lost_doubt(rng, number) for number in (2, 4, 5)] == [[LOST], [LOST], [OWN]]
     held_back = pool_of([LOWER], [EQUAL], effects=[replace(pool.effects["m"][0], name="h")])
@@ -561,8 +564,8 @@ def test_a_jump_that_hosts_share_is_looked_for() -> None:
     assert shared_jump(hosts) == ["a", "b"]
     assert shared_jump([hosts[0], *hosts[2:]]) == []
     found = pool_of([LOWER], [seen()], effects=hosts)
-    assert "  a, b share a jump: hosts are then not independent, and the interval is that of the " \
-        "coins where it is wider" in found.lines()  # fmt: skip
+    jump = "  a, b have a jump at the same time, so they are not independent; the interval is"
+    assert f"{jump} that of random assignment where it is wider" in found.lines()
 
 
 @pytest.mark.parametrize(
@@ -589,9 +592,9 @@ def test_doubts_of_hosts_count(doubts: list[tuple[str, int]], hosts: int, code: 
 
 def test_a_host_that_is_left_out_is_named() -> None:
     found = pool_of([LOWER], [seen()])
-    found.runs[1].left["a"] = "values of 0, or below, have no ratio"
+    found.runs[1].left["a"] = "values of 0 or less have no ratio"
     assert found.exit == OPEN
-    told = "host1 (a: values of 0, or below, have no ratio)"
+    told = "host1 (a: values of 0 or less have no ratio)"
     assert found.verdict() == f"inconclusive: left out are {told}"
     assert pool_of([LOWER, HIGHER], [seen(0.1), None]).exit == BAD  # despite other questions
 

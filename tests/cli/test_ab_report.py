@@ -219,7 +219,12 @@ def test_a_treatment_that_is_worse(report: Run) -> None:
     ("arm", "pairs", "code", "said"),
     [
         ("treatment", 0, 8, "stopped for harm: guard 'x"),
-        ("treatment", 7, 7, "inconclusive: stopped in the treatment: guard 'x < 5': it is 7; what"),
+        (
+            "treatment",
+            7,
+            7,
+            "inconclusive: stopped in the treatment: guard 'x < 5': it is 7; a guard",
+        ),
         ("control", 7, 7, "inconclusive: the run did not go to its planned"),
         ("", 7, 7, "inconclusive: the run did not go to its planned"),
     ],
@@ -362,7 +367,7 @@ def test_nobody_took_part(report: Run) -> None:
 
 def test_a_short_aa_phase_is_noted(report: Run) -> None:
     result = report(Lines().pairs("aa", 6).pairs("ab", 12, -0.5).end())
-    assert "note: 6 pairs of A/A cannot show that equal arms differ; it takes 8" in result.out
+    assert "note: 6 A/A pairs are too few to show that equal arms differ; it takes 8" in result.out
     assert "note:" not in report(usual(-0.5)).out
 
 
@@ -385,7 +390,7 @@ def test_too_few_pairs(report: Run) -> None:
     ("text", "said"),
     [
         ("", "is empty"),
-        ("{}\n", "line 1, is no sample"),
+        ("{}\n", "line 1, is not a valid record"),
         ("[]\n", "line 1"),
         ("no\n", "line 1"),
     ],
@@ -399,7 +404,7 @@ def test_no_samples(report: Run, text: str, said: str) -> None:
 def test_a_damaged_line(report: Run, run: Run, tmp_path: Path) -> None:
     lines = [*usual(0.0)]
     lines[5] = "{\n"
-    assert "line 6, is no sample" in report(lines).err
+    assert "line 6, is not a valid record" in report(lines).err
     assert run("ab", "report", str(tmp_path / "none")).code == 1
 
 
@@ -415,7 +420,7 @@ def test_a_damaged_header(report: Run) -> None:
             assert result.code in (0, 2)
             optional += result.code == 0
             if result.code:
-                assert "line 1, is no sample" in result.err or "no source" in result.err
+                assert "line 1, is not a valid record" in result.err or "not a source" in result.err
     assert optional < 20
 
 

@@ -47,7 +47,7 @@ def test_the_grammar_of_roles() -> None:
 @pytest.mark.parametrize(
     ("metric", "text"),
     [
-        ("vmstat.pgfault/s guard 5%", "a guard has to say what is better"),
+        ("vmstat.pgfault/s guard 5%", "a guard needs `lower` or `higher`, to say what is better"),
         ("vmstat.pgfault/s lower guard 100%", "the margin of a guard is below 100 %"),
         ("vmstat.pgfault/s lower guard", "by how much may it be worse? Say `guard 5%`"),
     ],

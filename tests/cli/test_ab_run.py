@@ -164,7 +164,7 @@ def test_a_broken_guard_restores_at_once(
     result = ab(*design, *FIXED, "--guard", "psi.memory.full.avg10 < 5")
     assert result.code == 1
     assert "guard 'psi.memory.full.avg10 < 5': it is 9.5" in result.err
-    assert "the state from before is back" in result.err
+    assert "the former state was restored" in result.err
     assert read_named(tree) == before
     assert clock.now - 30 <= 0.4
     end = load(out).end
@@ -216,14 +216,17 @@ def test_a_lease_that_runs_out_on_the_way_back(
 
     monkeypatch.setattr(PolicyArms, "halt", slowly)
     result = ab(*SWITCHBACK, *FIXED)
-    assert "everything is stock, as the lease expired on the way back" in result.out
-    assert "the state from before is back" not in result.out
+    assert (
+        "everything is stock, as the lease expired before the former state was restored"
+        in result.out
+    )
+    assert "the former state was restored in" not in result.out
 
 
 def test_a_reset_by_somebody_else_is_respected(ab: Run, tree: FakeTree, clock: World) -> None:
     clock.at = [(21.0, tree.make_stock)]
     result = ab(*SWITCHBACK, *FIXED)
-    assert (result.code, "somebody else has ended the experiment" in result.err) == (1, True)
+    assert (result.code, "another command has ended the experiment" in result.err) == (1, True)
     assert tree.read(f"{CONTROL}/state") == "stock"
     assert tree.dirs(f"{CONTROL}/profiles") == ["default"]
 
@@ -260,7 +263,7 @@ def test_where_the_way_back_fails_all_is_stock(
     clock.at = [(21.0, lambda: tree.refusals.update({f"{CONTROL}/profiles/delete": 16}))]
     result = ab(*SWITCHBACK, *FIXED)
     assert result.code == 0
-    assert "everything is stock now, as the way back failed" in result.out
+    assert "everything is stock now, as the former state could not be restored" in result.out
     assert tree.read(f"{CONTROL}/state") == "stock"
 
 
@@ -292,7 +295,7 @@ def test_the_aa_phase_can_show_that_equal_arms_differ(ab: Run, metrics: int, pai
     assert f"12 pairs after {pairs} of A/A" in result.out
     assert result.err == ""
     short = ab(*words, "--aa-pairs", str(pairs - 1))
-    assert f"warning: {pairs - 1} pairs of A/A cannot show that equal arms differ" in short.err
+    assert f"warning: {pairs - 1} A/A pairs are too few to show that equal arms differ" in short.err
 
 
 def test_margin_is_written_down_before_the_run(ab: Run, out: Path, run: Run) -> None:
@@ -378,8 +381,8 @@ def test_json(ab: Run, out: Path) -> None:
     ("words", "text"),
     [
         (["--metric", "vmstat.nothing", *SHORT, "--design", "switchback"], "no number 'nothing'"),
-        (["--metric", "load", *SHORT], "'load' is no source of numbers"),
-        (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "no source of numbers"),
+        (["--metric", "load", *SHORT], "'load' is not a source of numbers"),
+        (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "not a source of numbers"),
         ([*PGFAULT, *SHORT], "is of the whole host"),
         ([*SWITCHBACK, "--pairs", "5"], "5 pairs can show nothing with 1 metric: it takes 6"),
         ([*SWITCHBACK, "--metric", "vmstat.nr_mapped"], "6 pairs can show nothing with 2 metrics"),
@@ -388,7 +391,7 @@ def test_json(ab: Run, out: Path) -> None:
         ([*SWITCHBACK, "--block", "soon"], "no time such as"),
         ([*SWITCHBACK, "--lease", "0.1"], "no time such as"),  # it could not be renewed in time
         ([*SWITCHBACK, "--guard", "pressure"], "not of the form"),
-        ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow to guard"),
+        ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow for a guard"),
         ([*SWITCHBACK, "--guard", "psi.io.full.avg10 < 3"], "/proc/pressure/io"),
         ([*SWITCHBACK, "--treatment", "anon_ordr=never"], "did you mean anon_order"),
         ([*SWITCHBACK, "--treatment", "anon_order=nevr"], "did you mean never"),

@@ -172,8 +172,9 @@ def test_an_arm_that_does_nothing_is_told_once(trace: Trace) -> None:
     runner = trace.runner(Length(0, 5))
     runner.recording.idle = lambda: ["control", "treatment"]  # type: ignore[method-assign]
     runner.run()
-    text = "no decision yet in control and treatment, after 3 pairs: does anything in the scope"
-    assert trace.said[2:] == [f"warning: {text} fault?"]
+    text = "no policy has decided yet in control and treatment, after 3 pairs"
+    asked = "does any process in the scope have page faults?"
+    assert trace.said[2:] == [f"warning: {text}: {asked}"]
     short = trace.runner(Length(0, 3))
     short.recording.idle = runner.recording.idle  # type: ignore[method-assign]
     trace.said.clear()
@@ -297,10 +298,10 @@ def test_the_cgroup_may_go_at_a_switch_alone(trace: Trace) -> None:
 @pytest.mark.parametrize(
     ("length", "values", "pairs", "said"),
     [
-        (Length(0, 12, 5.0), [1000.0], 8, "the rule is met after 8 pairs"),
+        (Length(0, 12, 5.0), [1000.0], 8, "the result is clear after 8 pairs"),
         (Length(0, 4, 5.0), [1000.0], 4, ""),
         (Length(0, 9, 5.0), [-1000.0], 9, ""),
-        (Length(0, 9, anytime=True), [100.0, 200.0], 7, "the rule is met after 7 pairs"),
+        (Length(0, 9, anytime=True), [100.0, 200.0], 7, "the result is clear after 7 pairs"),
         (Length(0, 4, anytime=True), [100.0], 4, ""),
         (Length(0, 3), [100.0], 3, ""),
     ],

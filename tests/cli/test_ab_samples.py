@@ -61,31 +61,34 @@ def run_of(*blocks: dict[str, Any], **header: Any) -> Recording:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "sample"}, "no header of a version from 1 to 2"),
-        ({"version": 3}, "no header of a version from 1 to 2"),
-        ({"version": 0}, "no header of a version from 1 to 2"),
+        ({"kind": "sample"}, "not a header of version 1 to 2"),
+        ({"version": 3}, "not a header of version 1 to 2"),
+        ({"version": 0}, "not a header of version 1 to 2"),
         ({"version": 2}, "identity without 'experiment'"),
         ({"block_s": "3"}, "'block_s' of header is '3'"),
-        ({"treatment": {"given": 1, "settings": {}}}, "'treatment' of header has no settings"),
-        ({"control": {"given": "x"}}, "'control' of header has no settings"),
-        ({"metrics": []}, "header without metrics"),
-        ({"metrics": [1]}, "header without metrics"),
-        ({"guards": [1]}, "header without metrics"),
-        ({"design": "other"}, "header of no design"),
-        ({"washout_s": 3}, "header of no design"),
-        ({"washout_s": -1}, "header of no design"),
-        ({"seed": -1}, "header of no design"),
-        ({"margin": 100}, "header of no design"),
-        ({"margin": -1}, "header of no design"),
-        ({"interval_s": 0}, "header of no design"),
-        ({"interval_s": 2.9e-6}, "header of no design"),
+        (
+            {"treatment": {"given": 1, "settings": {}}},
+            "the header has no settings of arm 'treatment'",
+        ),
+        ({"control": {"given": "x"}}, "the header has no settings of arm 'control'"),
+        ({"metrics": []}, "the header has no metrics"),
+        ({"metrics": [1]}, "the header has no metrics"),
+        ({"guards": [1]}, "the header has no metrics"),
+        ({"design": "other"}, "the header has no valid design"),
+        ({"washout_s": 3}, "the header has no valid design"),
+        ({"washout_s": -1}, "the header has no valid design"),
+        ({"seed": -1}, "the header has no valid design"),
+        ({"margin": 100}, "the header has no valid design"),
+        ({"margin": -1}, "the header has no valid design"),
+        ({"interval_s": 0}, "the header has no valid design"),
+        ({"interval_s": 2.9e-6}, "the header has no valid design"),
     ],
 )
 def test_headers_that_are_refused(change: dict[str, Any], said: str) -> None:
     header, *rest = complete(0.0)
     with pytest.raises(Error) as refused:
         recorded([json.dumps(json.loads(header) | change) + "\n", *rest])
-    assert refused.value.message == f"x.jsonl, line 1, is no sample: {said}"
+    assert refused.value.message == f"x.jsonl, line 1, is not a valid record: {said}"
 
 
 @pytest.mark.parametrize(
@@ -109,12 +112,12 @@ def test_headers_at_the_bounds(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        ("block", {"phase": "no"}, "no block of an experiment"),
-        ("block", {"arm": "no"}, "no block of an experiment"),
+        ("block", {"phase": "no"}, "not a block of an experiment"),
+        ("block", {"arm": "no"}, "not a block of an experiment"),
         ("block", {"decisions": {"control": "3"}}, "decisions of a block are '3'"),
         ("block", {"missed": {"control": 3.0}}, "missed of a block are 3.0"),
         ("block", {"timed": {"control": True}}, "timed of a block are True"),
-        ("block", {"units": {"/a": "other"}}, "units of no arm: {'/a': 'other'}"),
+        ("block", {"units": {"/a": "other"}}, "units that are in no arm: {'/a': 'other'}"),
         ("block", {"ended": None}, "'ended' of block is None"),
         ("sample", {"host": {"x": "1"}}, "'1' is no number"),
         ("sample", {"arms": {"control": {"x": "1"}}}, "'1' is no number"),
@@ -128,7 +131,7 @@ def test_lines_that_are_refused(kind: str, change: dict[str, Any], said: str) ->
     lines.records[number] |= change
     with pytest.raises(Error) as refused:
         recorded(lines)
-    assert f"x.jsonl, line {number + 1}, is no sample: {said}" in refused.value.message
+    assert f"x.jsonl, line {number + 1}, is not a valid record: {said}" in refused.value.message
 
 
 def test_lines_that_nobody_knows_are_passed_over() -> None:
@@ -798,7 +801,7 @@ def test_a_short_aa_phase(aa: int, metrics: int, noted: int) -> None:
     found = report_of(*[BETTER, SHOWN][:metrics])
     found.header["aa_pairs"] = aa
     notes = [note for note in found.notes() if "pairs of A/A" in note]
-    text = f"{aa} pairs of A/A cannot show that equal arms differ; it takes {noted}"
+    text = f"{aa} A/A pairs are too few to show that equal arms differ; it takes {noted}"
     assert notes == [text] * bool(noted)
 
 
@@ -809,7 +812,12 @@ def test_a_short_aa_phase(aa: int, metrics: int, noted: int) -> None:
         ({"status": "lost"}, {}, False, "the run did not go to its planned end: lost, a"),
         ({"status": "lost"}, {"length": "anytime"}, False, None),
         ({"status": "guard", "arm": "control"}, {}, False, "planned end: guard, a"),
-        ({"status": "guard", "arm": "treatment"}, {}, False, "in the treatment: a; what breaks as"),
+        (
+            {"status": "guard", "arm": "treatment"},
+            {},
+            False,
+            "in the treatment: a; a guard that breaks as",
+        ),
         ({"status": "guard", "arm": "treatment"}, {"treatment": STOCK}, False, "planned end"),
     ],
 )

@@ -510,7 +510,7 @@ def test_too_few_units(tree: FakeTree) -> None:
     scope = scope_of(tree, "/s")
     own, arm = Metric.parse("unit:memory.current"), Metric.parse("arm.anon_order.n")
     assert list(check_units(scope, [own], "cgroup")) == [
-        "1 of 20 units have no 'unit:memory.current', and are left out of it"
+        "1 of 20 units have no 'unit:memory.current', and do not count in it"
     ]
     assert list(check_units(scope, [arm], "cgroup")) == []
     assert list(check_units(scope, [arm], "process")) == []
@@ -537,15 +537,15 @@ def test_too_few_units(tree: FakeTree) -> None:
         ("unit:memory.stat:pgfault/s", "split", ""), ("cgroup:/a/cpu.stat:x/s", "switchback", ""),
         ("cgroup:/a/memory.current", "switchback", ""),
         ("psi.memory.full.avg10", "switchback",
-         "is a moving average, in which the blocks before are still there: take "
-         "psi.memory.full.total/s; a guard may have it"),
+         "is a moving average, which includes earlier blocks: take "
+         "psi.memory.full.total/s; only a guard may use the average"),
         ("unit:memory.pressure:some.avg60", "split",
-         "is a moving average, in which the blocks before are still there: take "
-         "unit:memory.pressure:some.total/s; a guard may have it"),
+         "is a moving average, which includes earlier blocks: take "
+         "unit:memory.pressure:some.total/s; only a guard may use the average"),
         ("cgroup:/a/cpu.stat:x", "switchback",
-         "only rises, so that its mean says nothing: take cgroup:/a/cpu.stat:x/s"),
+         "only increases, so its mean says nothing: take cgroup:/a/cpu.stat:x/s"),
         ("unit:cpu.stat:x", "split",
-         "only rises, so that its mean says nothing: take unit:cpu.stat:x/s"),
+         "only increases, so its mean says nothing: take unit:cpu.stat:x/s"),
         ("unit:memory.current", "switchback",
          "is of each unit of --design split: take cgroup:PATH/FILE:KEY, or split with "
          "--unit cgroup"),
@@ -680,7 +680,7 @@ def test_blocks_and_rules() -> None:
     assert sated.rule() == f"{plain.rule()}; {more}"
     assert Length(0, 9, 3.0).rule().startswith("as many pairs as find 3 % with 80 % probability")
     assert Length(0, 9, 3.0).rule().endswith("whatever their signs, at most 9")
-    assert Length(0, 9, 0.0, True).rule().endswith("holds at any look, at most 9 pairs")
+    assert Length(0, 9, 0.0, True).rule().endswith("is clear (anytime-valid), at most 9 pairs")
 
 
 def test_designs(tree: FakeTree) -> None:

@@ -234,7 +234,9 @@ def test_effects_on_neighbours_are_measured() -> None:
     assert spilled.effect.low < log(1.3) * 4 / 6 < spilled.effect.high
     report = Report(run)
     assert report.exit == 7
-    assert report.doubts[-1].startswith("what has no treatment changes: m of units without")
+    assert report.doubts[-1].startswith(
+        "units without the treatment change, too: m of units without"
+    )
 
 
 # The command
@@ -323,7 +325,10 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
         ([f"{SOURCE}/s", "--unit", "cgroup", "--cgroup", "/lone"], "two arms need two"),
         (["unit:memory.stat:no/s", "--unit", "cgroup"], "0 of 2 units have a number"),
         ([SOURCE, "--unit", "cgroup", "--cgroup", "/web.slice"], "only rises"),
-        ([f"{SOURCE} / arm.units", "--unit", "cgroup"], "both are of each unit, or none is"),
+        (
+            [f"{SOURCE} / arm.units", "--unit", "cgroup"],
+            "both sources of a ratio have to be of each unit, or neither",
+        ),
         (["arm.units", "--exposure", "90,10"], "not of the form FEW,MANY"),
     ]
     writes = list(tree.writes)

@@ -82,7 +82,7 @@ def test_neighbours_are_a_fact() -> None:
     assert plain.text().startswith("m of units without the treatment +0.1 (+0.05 .. +0.2) where 90")
     assert [each.found for each in (*found.neighbours, plain)] == [True, False]
     assert found.neighbours[0].doubt() == (
-        f"what has no treatment changes: {said}; take switchback"
+        f"units without the treatment change, too: {said}; take switchback"
     )
     ends = {"estimate": 0.1, "low": 0.05, "high": 0.2}
     about = {"metric": "m", "percent": [10, 90]}
@@ -477,8 +477,8 @@ def test_doubts_of_a_metric() -> None:
         "control", "vmstat.pgfault/s")
     ]  # fmt: skip
     lost = replace(BETTER, planned=40, lost={"control": 20, "treatment": 13})
-    missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; it is missing or no number in "
-               "20 blocks of control, 13 blocks of treatment")  # fmt: skip
+    missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; its value is missing or not a "
+               "number in 20 blocks of control, 13 blocks of treatment")  # fmt: skip
     assert [*found._doubts_of(lost)] == [("", missing, "vmstat.pgfault/s")]
     assert [*found._doubts_of(replace(lost, planned=10))] == []
     units = Metric.parse("u=unit:memory.current")
@@ -486,7 +486,7 @@ def test_doubts_of_a_metric() -> None:
     assert [*found._doubts_of(gone)] == [
         (
             "",
-            "u: units have gone within their blocks, and not evenly: 0 in control, 6 in treatment",
+            "u: units ended within their blocks, more in one arm: 0 in control, 6 in treatment",
             "u",
         )
     ]
@@ -504,8 +504,8 @@ def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
     found = report_of(replace(BETTER, planned=11, lost=lost, against=against))
     (note,) = found.notes()
     assert note == (
-        "vmstat.pgfault/s has a value in 10 of 11 pairs; it is missing or no number in 1 blocks of "
-        f"control, 1 blocks of treatment; {said}"
+        "vmstat.pgfault/s has a value in 10 of 11 pairs; its value is missing or not a number in "
+        f"1 blocks of control, 1 blocks of treatment; {said}"
     )
     assert [*report_of(replace(BETTER, planned=40, lost=lost)).notes()] == []
 
@@ -519,14 +519,15 @@ def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
         (replace(BETTER, aa_corrected=0.01), {}, {}, []),
         (BETTER, {"rare": 26.0}, {}, []),  # 3 in 10 would be seen by 10 pairs, 2.5 by 11
         (BETTER, {"rare": 25.0}, {},
-         [f"too few blocks to be sure of: {RARE}; --detect-rare 25 takes 11 pairs"]),
+         [f"too few blocks to rely on: {RARE}; --detect-rare 25 takes 11 pairs"]),
         (replace(BETTER, metric=Metric.parse("a=psi.cpu.some.avg10")), {}, {},
-         ["a moving average has the blocks before in it: a; take the total, such as "
+         ["a moving average includes earlier blocks: a; take the total, such as "
           "psi.memory.full.total/s"]),
         (BETTER, {}, {"status": "lost", "reason": "x"},
          ["the run did not go to its planned end: lost, x"]),
         (BETTER, {"length": "anytime"}, {"status": "lost", "reason": "x"}, []),
-        (BETTER, {}, None, ["the run did not go to its planned end: killed, the file has no end"]),
+        (BETTER, {}, None,
+         ["the run did not go to its planned end: killed, the file has no last record"]),
     ],
 )  # fmt: skip
 def test_doubts_of_a_run(
@@ -565,7 +566,9 @@ def test_notes_of_a_metric() -> None:
     cut = report_of(BETTER, length="anytime")
     assert [*cut.notes()] == []
     cut.recording.end["status"] = "interrupted"
-    assert [*cut.notes()] == ["the run was cut off; what it had shown by then holds at any look"]
+    assert [*cut.notes()] == [
+        "the run was interrupted; its result up to then is valid, by its rule"
+    ]
     late = report_of(BETTER)
     late.balance = replace(late.balance, control=2.5, late=0.5)
     assert [*late.notes()] == [

@@ -85,7 +85,7 @@ def test_it_ends_where_others_set_a_size(
     monkeypatch.setattr(verb, "_tell", lambda _seconds: tree.put(size, "[always] madvise never"))
     result = run("calibrate")
     assert result.code == 1
-    text = "somebody else has set transparent_hugepage/hugepages-64kB/enabled=always"
+    text = "another program has changed transparent_hugepage/hugepages-64kB/enabled=always"
     assert result.err.splitlines()[-2:] == [f"mmpolicy: {text}", "next: give the command again"]
     assert read_knobs(tree) == before | {size: "always"}
     assert not tree.exists(FILE)

@@ -111,7 +111,7 @@ def test_force_ends_it_and_it_goes_back_first(
     wait_until(lambda: tree.read(f"{CONTROL}/experiment/enabled") == "1")
     assert run("apply", str(tree.real("/host.toml"))).code == 9
     assert run("apply", "--force", str(tree.real("/host.toml"))).code == 0
-    assert "interrupted: by SIGTERM; the state from before is back" in process.communicate()[1]
+    assert "interrupted: by SIGTERM; the former state was restored" in process.communicate()[1]
     assert process.returncode == 143  # 128 + SIGTERM
     policy = "profiles/default/anon_order/policy"
     assert read_named(tree) == before | {policy: "never"}

@@ -258,7 +258,7 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
         else:
             record[field] = wrong
         broken = [*lines[:block], json.dumps(record) + "\n", *lines[block + 1 :]]
-        with pytest.raises(Error, match=f"is no sample: {said}"):
+        with pytest.raises(Error, match=f"is not a valid record: {said}"):
             parse(broken, "samples")
 
 

@@ -245,7 +245,7 @@ def test_two_at_once(loaded: Guest) -> None:
         must(loaded, f"kill -{signal} {pid}")
         first = job.wait()
         assert first.rc == status  # 128 plus the number of the signal
-        assert f"interrupted: by SIG{signal}; the state from before is back" in first.out
+        assert f"interrupted: by SIG{signal}; the former state was restored" in first.out
         assert must(loaded, STATE) == before
 
 
@@ -259,7 +259,7 @@ def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
         words = f"{ENDLESS} --treatment {ADAPTIVE} --cgroup {cgroup}"
         result = loaded.run(ab_run(loaded, words, "arm.units").split(" ", 1)[1])
         assert result.rc == 2
-        assert "cgroup /scope is bound to own, and bindings win over experiments" in result.out
+        assert "cgroup /scope is bound to own, and a binding overrides an experiment" in result.out
         assert must(loaded, STATE) == before
     must(loaded, "mmpolicy unbind --cgroup scope; mmpolicy profile delete own")
     before = must(loaded, STATE)
@@ -295,7 +295,7 @@ def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
         argv = [sys.executable, "-m", "mmpolicy", "ab", "report", "--json", str(samples)]
         report = subprocess.run(argv, check=False, capture_output=True, text=True)
         data = json.loads(report.stdout)
-        doubt = "no decision was taken in treatment: nothing was compared"
+        doubt = "no policy decided anything in treatment: nothing was compared"
         assert (data["doubts"] == [doubt]) == (not decided)
     must(loaded, f"rmdir {folder}")
 

@@ -50,7 +50,7 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
     out, command = ab_run(plain, f"{SHORT} --aa-pairs 1 --pairs 6 --treatment {ARM}", LARGE).split(
         " ", 1
     )
-    assert "the state from before is back" in must(plain, command)
+    assert "the former state was restored" in must(plain, command)
     assert must(plain, KNOBS) == before
     assert folios(plain, DENSE) == SMALL
     lines = [json.loads(line) for line in must(plain, f"cat {out}").splitlines()]
@@ -109,7 +109,7 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
     must(plain, f"until {ends}; do echo madvise >{file}; sleep 0.3; done", 60)
     result = job.wait()
     assert result.rc == 1
-    assert "somebody else has set transparent_hugepage/hugepages-64kB/enabled" in result.out
+    assert "another program has changed transparent_hugepage/hugepages-64kB/enabled" in result.out
     assert "[madvise]" in must(plain, f"cat {THP}/hugepages-64kB/enabled")
     must(plain, f"echo never >{THP}/hugepages-64kB/enabled")
     assert must(plain, KNOBS) == before

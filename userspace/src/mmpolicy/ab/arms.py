@@ -44,8 +44,8 @@ def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
     if err.exit_code == Exit.LACKING:
         raise err
     if not tree.is_dir(CONTROL):
-        text = f"{err.message}, and without the module there is nothing else"
-        hint = f"mmpolicy load, if the module has it; else {err.next_step}"
+        text = f"{err.message}, and policies need the module, which is not loaded"
+        hint = f"mmpolicy load, if it is a policy of the module; else {err.next_step}"
         raise Error(text, Exit.LACKING, hint)
 
 

@@ -40,7 +40,7 @@ class Guard:
             raise click.UsageError(f"guard '{text}' is not of the form METRIC < NUMBER")
         metric = Metric.parse(found[1])
         if any(isinstance(source, Command) for source in metric.sources()):
-            raise click.UsageError(f"guard '{text}': a command is too slow to guard anything")
+            raise click.UsageError(f"guard '{text}': a command is too slow for a guard")
         if metric.of_units:
             raise click.UsageError(f"guard '{text}': name the cgroup: cgroup:PATH/FILE:KEY")
         return cls(text.strip(), metric, found[2], limit)

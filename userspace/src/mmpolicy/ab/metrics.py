@@ -87,7 +87,7 @@ def parse_source(text: str) -> Source:
         found = re.fullmatch(form, body, re.DOTALL)
         if found:
             return make(body, body != text, found)
-    raise click.UsageError(f"'{text}' is no source of numbers; there is: {FORMS}")
+    raise click.UsageError(f"'{text}' is not a source of numbers; the sources are: {FORMS}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Metric:
         named = re.match(r"([\w.-]+)=", body)
         name, body = (named[1], body[named.end() :]) if named else (body, body)
         if role and not better:
-            raise click.UsageError(f"'{text}': a guard has to say what is better, lower or higher")
+            raise click.UsageError(
+                f"'{text}': a guard needs `lower` or `higher`, to say what is better"
+            )
         if not 0 <= margin < 100:
             raise click.UsageError(f"'{text}': the margin of a guard is below 100 %")
         inside = re.fullmatch(OF_SAMPLES, body, re.DOTALL)
@@ -124,7 +126,9 @@ class Metric:
         below = parse_source(bottom[0].strip()) if bottom else None
         over = parse_source(top.strip())
         if below and isinstance(over, UnitFile) != isinstance(below, UnitFile):
-            raise click.UsageError(f"'{text}': both are of each unit, or none is")
+            raise click.UsageError(
+                f"'{text}': both sources of a ratio have to be of each unit, or neither"
+            )
         return cls(text.strip(), name, over, below, better, margin, bool(role), of)
 
     def sources(self) -> tuple[Source, ...]:

@@ -118,10 +118,10 @@ class Recording:
             check(record, kind)
         if kind == "block":
             if record["phase"] not in PHASES or record["arm"] not in ("", *ARMS):
-                raise ValueError(f"no block of an experiment: {record}")
+                raise ValueError(f"not a block of an experiment: {record}")
             _check_counts(record)
             if not set(record.get("units", {}).values()) <= set(ARMS):
-                raise ValueError(f"units of no arm: {record['units']}")
+                raise ValueError(f"units that are in no arm: {record['units']}")
             self.blocks[record["number"]] = record
         elif kind == "sample":
             self.windows.setdefault(record["block"], []).append(_sample_of(record))
@@ -357,7 +357,7 @@ def parse(lines: Iterable[str], name: str) -> Recording:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as err:
             if recording is not None and not line.endswith("\n"):
                 break
-            text = f"{name}, line {number}, is no sample: {err}"
+            text = f"{name}, line {number}, is not a valid record: {err}"
             raise Error(text, Exit.USAGE, HINT) from err
     if recording is None:
         raise Error(f"{name} is empty", Exit.USAGE, HINT)
@@ -366,22 +366,22 @@ def parse(lines: Iterable[str], name: str) -> Recording:
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
     if header["kind"] != "header" or header["version"] not in VERSIONS:
-        raise ValueError(f"no header of a version from {VERSIONS[0]} to {VERSIONS[-1]}")
+        raise ValueError(f"not a header of version {VERSIONS[0]} to {VERSIONS[-1]}")
     check(header, "header")
     if header["version"] > 1:
         check(header, "identity")
     for arm in ARMS:
         given, settings = (header[arm].get(name) for name in ("given", "settings"))
         if not isinstance(given, str) or not isinstance(settings, dict):
-            raise ValueError(f"'{arm}' of header has no settings")
+            raise ValueError(f"the header has no settings of arm '{arm}'")
     texts = [*header["metrics"], *header["guards"]]
     if not header["metrics"] or not all(isinstance(text, str) for text in texts):
-        raise ValueError("header without metrics")
+        raise ValueError("the header has no metrics")
     sound = header["block_s"] > header["washout_s"] >= 0 and header["seed"] >= 0
     sound = sound and 0 <= (header.get("margin") or 0) < PERCENT
     sound = sound and header["block_s"] <= MOST_SAMPLES * header["interval_s"]
     if header["design"] not in ("split", "switchback") or not sound:
-        raise ValueError("header of no design")
+        raise ValueError("the header has no valid design")
     return header
 
 

@@ -98,14 +98,14 @@ def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: boo
 @json_option
 @pass_host
 def status(host: Host, want_json: bool) -> None:
-    """Say where the experiment is that runs now.
+    """Show the progress of the running experiment.
 
     Prints phase, block, arm, the time left, and what each guard has seen last.
     """
     now = live(host.tree)
     if not now:
         who = running(host.tree)
-        text = who and f"about to begin, or to end: {who}"
+        text = who and f"an experiment is starting or ending: {who}"
         emit("ab status", want_json, {"running": bool(who)}, [text or "no experiment runs"])
         return
     emit("ab status", want_json, {"running": True, **now}, list(told_of_run(now)))
@@ -129,13 +129,13 @@ def told_of_run(now: dict[str, Any]) -> Iterator[str]:
 @json_option
 @pass_host
 def stop(host: Host, want_json: bool) -> None:
-    """End the experiment that runs now, and wait until it has gone back."""
+    """End the running experiment, and wait until the former state is restored."""
     now = live(host.tree)
     if not running(host.tree):
         raise Error("no experiment runs", Exit.FAILED, "mmpolicy ab list shows those that ran")
     end_it(host.tree)
     file = now.get("file", "")
-    lines = ["stopped; the state from before is back"]
+    lines = ["stopped; the former state is restored"]
     lines += [f"next: mmpolicy ab report {file}"] * bool(file)
     emit("ab stop", want_json, {"stopped": True, "file": file or None}, lines)
 

@@ -115,7 +115,7 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
     if given.aa is None:
         return 0 if given.detect or given.stop == "anytime" else need
     if given.aa < need:
-        text = f"{given.aa} pairs of A/A cannot show that equal arms differ; it takes {need}"
+        text = f"{given.aa} A/A pairs are too few to show that equal arms differ; it takes {need}"
         click.echo(f"warning: {text}", err=True)
     return given.aa
 

@@ -161,7 +161,7 @@ def _dry_run(design: Design, length: Length, changes: Changes, unit: str, json: 
 def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     end, pairs = runner.end, runner.pairs
     blocks = len(runner.recording.blocks)
-    back = end["note"] or f"the state from before is back, in {end['restore_s']:.2f} s"
+    back = end["note"] or f"the former state was restored in {end['restore_s']:.2f} s"
     data = {"dry_run": False, "file": str(file), "pairs": pairs, **end}
     data["blocks"] = blocks
     lines = [f"{end['status']}: {end['reason']}", back, f"next: mmpolicy ab report {file}"]
@@ -173,7 +173,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
         raise runner.failure
     if end["status"] != "done":
         text = f"{end['status']}: {end['reason']}; {back}"
-        hint = f"mmpolicy ab report {file} says what there is so far"
+        hint = f"mmpolicy ab report {file} reports the result so far"
         by_signal = end["status"] == "interrupted"
         code = SHELL + runner.caught[0] if by_signal else Exit.FAILED
         raise Error(text, code, hint if blocks else "give the command again")

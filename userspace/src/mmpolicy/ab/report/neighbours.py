@@ -43,7 +43,7 @@ class Neighbours:
 
     def doubt(self) -> str:
         """Return the reason that the result of split is invalid."""
-        return f"what has no treatment changes: {self.text()}; take switchback"
+        return f"units without the treatment change, too: {self.text()}; take switchback"
 
     def data(self) -> dict[str, Any]:
         """Return the effect for JSON."""

@@ -284,8 +284,8 @@ class HostRun:
     def of(cls, path: str, recording: Recording) -> HostRun:
         """Analyse a recording, and keep the result."""
         if not recording.header.get("digest"):
-            text = f"{path} has version 1, and does not say which host it is of"
-            raise Error(text, Exit.USAGE, "run it again with this version")
+            text = f"{path} is of an old version, which did not record the host"
+            raise Error(text, Exit.USAGE, "run the experiment again with this version")
         label = label_of(path, recording)
         found = {each.name: _effect(label, recording, each) for each in recording.metrics()}
         return cls(
@@ -304,7 +304,7 @@ def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Le
     if len(d) < LEAST_PAIRS:
         return Left(f"{len(d)} pairs have a value, and it takes {LEAST_PAIRS}")
     if scale != "ratio":
-        return Left("values of 0, or below, have no ratio")
+        return Left("values of 0 or less have no ratio")
     values = np.asarray(d)
     first = np.asarray([firsts[pair] for pair in by_pair if firsts], bool)
     rest = without_place(values, first) if len(set(first.tolist())) > 1 else None
@@ -341,8 +341,8 @@ def _check_own(runs: Sequence[HostRun]) -> None:
         if first.seed == then.seed and then.span[0] <= first.span[1]:
             one, other = sorted((first.path, then.path))
             text = f"{one} and {other} have the same seed and overlap in time"
-            hint = "leave one out; each host needs an /etc/machine-id of its own"
-            raise Error(f"{text}: their coins are the same", Exit.USAGE, hint)
+            hint = "leave one file out; each host needs an /etc/machine-id of its own"
+            raise Error(f"{text}: they made the same random choices", Exit.USAGE, hint)
 
 
 class Pool:
@@ -458,7 +458,7 @@ class Pool:
                 continue
             lines += [
                 f"  on these {len(hosts)} hosts: {_percent(found.here)} (p = {found.p_here:.2g}, "
-                "all coins tossed anew)",
+                "all assignments drawn anew)",
                 f"  on hosts like these: {_percent(found.mean)} ({_percent(found.low)} .. "
                 f"{_percent(found.high)}), p = {found.p:.2g}",
                 f"  on the next host, as a rough guide: {_percent(found.next_low)} .. "
@@ -487,8 +487,8 @@ class Pool:
         shared = shared_jump(hosts)
         if shared:
             yield (
-                f"  {_some(shared)} share a jump: hosts are then not independent, and the interval "
-                "is that of the coins where it is wider"
+                f"  {_some(shared)} have a jump at the same time, so they are not independent; the "
+                "interval is that of random assignment where it is wider"
             )
 
     def verdict(self) -> str:
@@ -502,7 +502,7 @@ class Pool:
                 return f"inconclusive: left out are {_some(_by_host(self.left_out))}"
             lost = _lost(host for hosts in self.effects.values() for host in hosts)
             why = f"; lost pairs count as against it: {_some(lost)}" if lost else ""
-            return f"inconclusive: not shown for all metrics that have to be{why}"
+            return f"inconclusive: not shown for every metric that needs to be better{why}"
         word = "worse" if self.exit == Exit.WORSE else "better"
         return f"{word} on these hosts, and on hosts like these"
 

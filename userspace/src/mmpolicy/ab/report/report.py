@@ -158,40 +158,40 @@ class Report:
         status = self.recording.end.get("status", "killed")
         if self._stopped_in_treatment and not self.harmed:
             yield (
-                f"stopped in the treatment: {self.recording.end['reason']}; what breaks as often "
-                f"in both arms does that there in {100 * self._by_chance:.0f} % of runs"
+                f"stopped in the treatment: {self.recording.end['reason']}; a guard that breaks as "
+                f"often in both arms stops there in {100 * self._by_chance:.0f} % of runs"
             )
         elif status != "done" and self.recording.length != "anytime":
-            reason = self.recording.end.get("reason", "the file has no end")
+            reason = self.recording.end.get("reason", "the file has no last record")
             yield f"the run did not go to its planned end: {status}, {reason}"
         if self.balance.broken:
             text = f"assignment is out of balance: {self.balance.text()}"
-            yield f"{text}; find out why before you believe anything"
+            yield f"{text}; find the cause before you use the result"
         if self.header["design"] == "split" and not any(self.recording.units()):
             yield "no unit took part in either arm"
         averages = [each.metric.name for each in self.rows if each.metric.averaged]
         if averages:
-            text = f"a moving average has the blocks before in it: {', '.join(averages)}"
+            text = f"a moving average includes earlier blocks: {', '.join(averages)}"
             yield f"{text}; take the total, such as psi.memory.full.total/s"
         idle = self.recording.idle()
         if idle:
-            yield f"no decision was taken in {' and '.join(idle)}: nothing was compared"
+            yield f"no policy decided anything in {' and '.join(idle)}: nothing was compared"
         rare = self.header.get("rare")
         if rare and any(len(row.pairs) < pairs_to_see(rare) for row in self.rows):
             text = f"{self._unseen()}; --detect-rare {rare:g} takes {pairs_to_see(rare)} pairs"
-            yield f"too few blocks to be sure of: {text}"
+            yield f"too few blocks to rely on: {text}"
 
     def _doubts_of(self, row: MetricResult) -> Iterator[Doubt]:
         name = row.metric.name
         if source := self.recording.climbing(row.metric):
-            text = f"{name} never falls: if it counts something, add /s: {source}/s"
+            text = f"{name} never decreases: if it is a counter, add /s: {source}/s"
             yield Doubt(OWN, text, name)
         if self._lost(row) and row.too_many_lost:
             far = row.uneven_lost or row.planned - len(row.pairs) > LOST_OF_HOST * row.planned
             yield Doubt(OWN if far else LOST, self._lost(row), name)
         elif row.metric.of_units and row.uneven_lost:
             lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
-            text = f"{name}: units have gone within their blocks, and not evenly: {lost}"
+            text = f"{name}: units ended within their blocks, more in one arm: {lost}"
             yield Doubt(OWN, text, name)
         if row.denied and row.totals and row.effect:
             control, treatment = row.worst()
@@ -211,15 +211,15 @@ class Report:
             return ""
         lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
         text = f"{row.metric.name} has a value in {len(row.pairs)} of {row.planned} pairs"
-        return f"{text}; it is missing or no number in {lost}"
+        return f"{text}; its value is missing or not a number in {lost}"
 
     def notes(self) -> Iterator[str]:
         """Yield caveats, which do not change the verdict."""
         pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
         if self.recording.length == "anytime" and self.recording.end.get("status") != "done":
-            yield "the run was cut off; what it had shown by then holds at any look"
+            yield "the run was interrupted; its result up to then is valid, by its rule"
         if 0 < pairs < need:
-            yield f"{pairs} pairs of A/A cannot show that equal arms differ; it takes {need}"
+            yield f"{pairs} A/A pairs are too few to show that equal arms differ; it takes {need}"
         for row in self.rows:
             if self._lost(row) and not row.too_many_lost:
                 bad = f"pairs that count as against what the others show: {row.against}"

@@ -59,12 +59,12 @@ class Bound(Changes):
         """Raise StoppedError if another process has bound or unbound the service."""
         now = read_state(self._tree).get(self._key)
         if now != (self._profile if self._bound else None):
-            raise StoppedError("lost", f"somebody else has bound {self._scope.path}, or unbound it")
+            raise StoppedError("lost", f"another command has bound or unbound {self._scope.path}")
 
     def look_after(self, restarting: bool) -> None:
         """Raise StoppedError if the service was stopped or has restarted."""
         if self._scope.gone:
-            raise StoppedError("lost", f"{self._scope.path} was stopped, or has started anew")
+            raise StoppedError("lost", f"{self._scope.path} was stopped or restarted")
 
     def restore(self) -> str:
         """Bind the service again, unless it has ended, or another process has bound it."""
@@ -84,11 +84,11 @@ def bind_again(tree: Tree, number: int, scope: Scope, profile: str) -> str:
     "".
     """
     if scope.now() != str(number):
-        return f"{scope.path} was stopped, or has started anew"
+        return f"{scope.path} was stopped or restarted"
     key = CgroupBinding(number)
     now = read_state(tree).get(key)
     if now is not None:
-        return "" if now == profile else f"somebody else has bound {scope.path} to {now}"
+        return "" if now == profile else f"another command has bound {scope.path} to {now}"
     write = bind(key, profile)
     tree.write(write.path, write.value)
     return ""

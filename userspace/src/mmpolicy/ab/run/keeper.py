@@ -40,7 +40,9 @@ class Keeper:
             keeper.wanted = dict(kept["wanted"])
         except (ValueError, LookupError, TypeError) as err:
             text = f"{tree.real(RECOVERY)} is damaged: {err}"
-            raise Error(text, Exit.FAILED, "look into it, set the knobs, and remove it") from err
+            raise Error(
+                text, Exit.FAILED, "set the knobs that it lists by hand, then remove it"
+            ) from err
         return keeper
 
     def _write_recovery_file(self) -> None:
@@ -60,7 +62,7 @@ class Keeper:
         """Raise StoppedError if another program has changed one of these knobs."""
         others = {path: now for path, now in self._now().items() if now != self.ours[path]}
         if others:
-            raise StoppedError("lost", f"somebody else has set {told(others)}")
+            raise StoppedError("lost", f"another program has changed {told(others)}")
 
     def learn(self, wanted: Values) -> None:
         """Write knobs, and record which others the kernel changes along with them."""
@@ -84,7 +86,7 @@ class Keeper:
         finally:
             self._write_recovery_file()
         if others:
-            raise StoppedError("lost", f"somebody else has set {told(others)}")
+            raise StoppedError("lost", f"another program has changed {told(others)}")
         if failed:
             raise failed[0]
 
@@ -124,7 +126,7 @@ class Keeper:
         failed, others = self._settle(self.before)
         said = [err.message for err in failed]
         if others:
-            said.append(f"left as somebody else has set it: {told(others)}")
+            said.append(f"not restored, as another program has changed it: {told(others)}")
         if self.tree.exists(RECOVERY):
             self.tree.drop(RECOVERY)
         return "; ".join(said)
@@ -145,7 +147,7 @@ def put_back(tree: Tree) -> str | None:
     keeper = left_behind(tree)
     if not keeper:
         return None
-    note = f"put back what a killed experiment had set: {told(keeper.before)}"
+    note = f"restored what a killed experiment had left changed: {told(keeper.before)}"
     try:
         withdraw(tree)
     finally:

@@ -149,7 +149,7 @@ class PolicyArms:
         differs.
         """
         if self.host_settings("control") != self.host_settings("treatment"):
-            text = "the arms differ in a point of the whole host, where both run at once"
+            text = "the arms differ in a point of the whole host, but both arms run at once"
             raise Error(text, Exit.USAGE, "take --design switchback")
         share, most = 50, 50
         if block.phase == SATURATION:
@@ -169,7 +169,7 @@ class PolicyArms:
             text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
             raise StoppedError("lost", text)
         if self.tree.read(ENABLED.path) != self.state[ENABLED]:
-            raise StoppedError("lost", "somebody else has ended the experiment")
+            raise StoppedError("lost", "another command has ended the experiment")
         self.tree.write(LEASE.path, str(self.lease_ms))
 
     def look_after(self, restarting: bool) -> None:
@@ -210,7 +210,9 @@ class PolicyArms:
                 self.tree.write(write.path, write.value)
         except Error as err:
             self.tree.write(f"{CONTROL}/reset", "1")
-            return f"everything is stock now, as the way back failed: {err.message}"
+            return (
+                f"everything is stock now, as the former state could not be restored: {err.message}"
+            )
         if check_loaded(self.tree) == "expired":
-            return "everything is stock, as the lease expired on the way back"
+            return "everything is stock, as the lease expired before the former state was restored"
         return ""

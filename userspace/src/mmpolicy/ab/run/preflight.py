@@ -63,10 +63,10 @@ def _check_counter(tree: Tree, source: Arm) -> None:
 def _check_meaning(source: Source, design: str) -> None:
     if source.averaged:
         total = f"{source.text.rpartition('avg')[0]}total/s"
-        text = f"'{source.text}' is a moving average, in which the blocks before are still there"
-        raise click.UsageError(f"{text}: take {total}; a guard may have it")
+        text = f"'{source.text}' is a moving average, which includes earlier blocks"
+        raise click.UsageError(f"{text}: take {total}; only a guard may use the average")
     if isinstance(source, (CgroupFile, UnitFile)) and source.counts and not source.rate:
-        text = f"'{source.text}' only rises, so that its mean says nothing"
+        text = f"'{source.text}' only increases, so its mean says nothing"
         raise click.UsageError(f"{text}: take {source.text}/s")
     if isinstance(source, UnitFile) and design != "split":
         text = f"'{source.text}' is of each unit of --design split"
@@ -93,10 +93,10 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
     for source in own:
         if having[source.text] < LEAST_UNITS:
             text = f"{having[source.text]} of {len(units)} units have a number '{source.text}'"
-            raise Error(text, Exit.USAGE, "look into cgroup.controllers of them")
+            raise Error(text, Exit.USAGE, "see which controllers their cgroup.controllers lists")
         if having[source.text] < len(units):
             without = len(units) - having[source.text]
-            yield f"{without} of {len(units)} units have no '{source.text}', and are left out of it"
+            yield f"{without} of {len(units)} units have no '{source.text}', and do not count in it"
     if len(units) < FEW_UNITS and len(own) < len(all_sources(metrics)):
         yield (
             f"with {len(units)} units, counters of an arm say most of all which units it has; "
@@ -116,7 +116,7 @@ def first_look(host: Host, guards: Sequence[Guard]) -> None:
     while True:
         broken = watch.look(reader.read(host.clock() - began))
         if broken:
-            hint = "wait until it holds, or give another guard"
+            hint = "wait until the guard is true, or give another guard"
             raise Error(f"{broken[0]} before the run; nothing was changed", Exit.FAILED, hint)
         if host.clock() >= end:
             return

@@ -79,7 +79,7 @@ class Length:
             rest = f"then as many pairs of blocks with {few} and {many} % of the units treated"
             return f"{replace(self, saturation=None).rule()}; {rest}"
         if self.anytime:
-            return f"until there is an answer that holds at any look, at most {self.pairs} pairs"
+            return f"until the result is clear (anytime-valid), at most {self.pairs} pairs"
         if not self.detect:
             more = f"; more if some are lost, at most {self.most}" * (self.most > self.pairs)
             return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand{more}"
@@ -251,7 +251,7 @@ class Runner:
         self.pairs = done
         if self.length.way or done != self.length.pairs:
             self._write("plan", {"pairs": done})
-            self.display.say(f"the rule is met after {done} pairs")
+            self.display.say(f"the result is clear after {done} pairs")
         return True
 
     def _needed(self, done: int) -> float:
@@ -314,11 +314,11 @@ class Runner:
             return
         self.told = True
         if idle := self.recording.idle():
-            text = f"no decision yet in {' and '.join(idle)}, after {IDLE_PAIRS} pairs"
-            self.display.say(f"warning: {text}: does anything in the scope fault?")
+            text = f"no policy has decided yet in {' and '.join(idle)}, after {IDLE_PAIRS} pairs"
+            self.display.say(f"warning: {text}: does any process in the scope have page faults?")
         for metric in self.metrics:
             if source := self.recording.climbing(metric):
-                text = f"{metric.name} has not fallen once: if it counts something, stop the run"
+                text = f"{metric.name} has never decreased: if it is a counter, stop the run"
                 self.display.say(f"warning: {text} and add /s: {source}/s")
 
     def _sample(self, block: Block) -> None:

@@ -48,7 +48,7 @@ class Scope:
         """Refuse a cgroup that is bound, or inside a bound one: bindings win over experiments."""
         for path, profile in self._bound(state):
             if PurePosixPath(self.path).is_relative_to(path):
-                text = f"cgroup {path} is bound to {profile}, and bindings win over experiments"
+                text = f"cgroup {path} is bound to {profile}, and a binding overrides an experiment"
                 hint = f"mmpolicy unbind --cgroup {path}"
                 raise Error(f"{text}: no arm would decide for {self.path}", Exit.USAGE, hint)
 

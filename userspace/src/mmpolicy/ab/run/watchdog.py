@@ -23,7 +23,7 @@ from mmpolicy.errors import Error, Exit
 LARGEST = 1 << 17  # bytes of a message
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 POLL_S = 0.2  # polling interval while the watchdog is busy
-GONE = "the watchdog has ended, as the lease was over or somebody has killed it"
+GONE = "the watchdog process has ended, as the lease expired or it was killed"
 
 Message = dict[str, Any]
 Tell = Callable[[str], object]
@@ -59,7 +59,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
                 return
             wire.send(json.dumps(_answer(keeper, request)).encode())
     except socket.timeout:  # TimeoutError from Python 3.10 on
-        why = f"was not heard of for {lease_s:g} s"
+        why = f"has not reported for {lease_s:g} s"
     except OSError:
         pass
     tell(f"ends: it {why}; {keeper.back() or 'the knobs are as before'}")
