@@ -60,10 +60,15 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
 
 @click.command()
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
-@click.option("--hosts", type=click.IntRange(2), required=True, help="How many hosts there are.")
+@click.option(
+    "--hosts",
+    type=click.IntRange(2),
+    required=True,
+    help="Number of hosts that run the experiment.",
+)
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
-    metavar="PERCENT", help="The mean change that is to be found.",
+    metavar="PERCENT", help="The mean change to find, in percent.",
 )  # fmt: skip
 @click.option(
     "--differ", type=click.FloatRange(min=0), metavar="PERCENT",

@@ -194,17 +194,17 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "--treatment",
     metavar="ARM",
     shell_complete=completer("arm"),
-    help="As --control; if not given, both arms are the control.",
+    help="Settings as for --control; if not given, both arms are equal.",
 )
 @click.option(
     "--preset", type=Preset(),
     help="An experiment for a service: arms, metrics, guards and length, which other options "
     "replace.",
 )  # fmt: skip
-@click.option("--yes", is_flag=True, help="With --preset: begin without asking.")
+@click.option("--yes", is_flag=True, help="With --preset: start without a question.")
 @click.option(
     "--metric", multiple=True, metavar="METRIC", shell_complete=completer("metric"),
-    help="What to compare; may be repeated: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher "
+    help="Metric to compare; may be repeated: [NAME=]SOURCE[/s] [/ SOURCE] [lower|higher "
     f"[guard PERCENT%]]; a SOURCE is one of {FORMS}.",
 )  # fmt: skip
 @click.option(
@@ -218,19 +218,19 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--exposure", "saturation", type=Levels(), metavar="FEW,MANY",
-    help="Of split: also compare units without the treatment while few and while many have it, "
-    "in percent; that shows effects on neighbours.",
+    help="With --design split: also compare untreated units while few and while many units are "
+    "treated, in percent; that shows effects on neighbours.",
 )  # fmt: skip
 @click.option(
     "--cgroup", metavar="CGROUP", shell_complete=complete_cgroup,
-    help="Only processes in this cgroup take part.",
+    help="The experiment is limited to processes in this cgroup.",
 )  # fmt: skip
 @click.option(
     "--block", type=Seconds(), default="30s", show_default=True, help="Length of a block."
 )
 @click.option(
     "--washout", type=Seconds(), default="5s", show_default=True,
-    help="The first part of a block, which is not measured.",
+    help="Time at the start of each block that is not measured.",
 )  # fmt: skip
 @click.option(
     "--interval", type=Seconds(), default="1s", show_default=True, help="Time between two samples."
@@ -242,40 +242,43 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--pairs", type=click.IntRange(min=1),
-    help=f"Number of pairs after that; there are more if some are lost.  [default: {PAIRS}]",
+    help=f"Number of pairs after the A/A phase; lost pairs are replaced.  [default: {PAIRS}]",
 )  # fmt: skip
 @click.option("--duration", type=Seconds(), help="Length of the whole run, instead of --pairs.")
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
-    help="Take as many pairs as find such a change, by the sizes of the differences alone.",
+    help="Take as many pairs as are needed to find a change of this size.",
 )  # fmt: skip
 @click.option(
     "--stop", type=click.Choice(["planned", "anytime"]), default="planned", show_default=True,
-    help="When to end: as planned; or as soon as there is an answer that holds at any look.",
+    help="End as planned, or as soon as the result is clear (anytime-valid).",
 )  # fmt: skip
 @margin_option
 @click.option(
     "--detect-rare", "rare", type=click.FloatRange(0.1, 50), metavar="PERCENT",
-    help="Take so many pairs that what comes in so many of the blocks is seen, such as a stall.",
+    help="Take enough pairs to see an event of this percentage of the blocks, such as a stall.",
 )  # fmt: skip
 @click.option(
     "--cmd-timeout", type=Seconds(), default="10s", show_default=True,
-    help="The run ends if a command takes longer.",
+    help="Time limit of a metric's command; a slower one ends the run.",
 )  # fmt: skip
 @click.option(
     "--at-switch", metavar="COMMAND",
-    help="Run at the beginning of each block, against carry-over: a restart, a flush, a reclaim.",
+    help="Command to run at the start of each block, against carry-over: a restart, a flush.",
 )  # fmt: skip
 @click.option(
     "--lease", type=Seconds(least=1), default="10s", show_default=True,
-    help="The kernel goes back to stock if this command is silent for so long.",
+    help="The kernel goes back to stock if this command does not report for this time.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Seed of all random choices.")
 @click.option(
-    "--experiment", metavar="NAME", help="What its files are pooled by.  [default: a digest]"
+    "--experiment", metavar="NAME", help="Name that ab pool compares.  [default: a digest]"
 )
 @click.option(
-    "--label", multiple=True, metavar="KEY=VALUE", help="What this host is; may be repeated."
+    "--label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A label of this host, for ab pool; may be repeated.",
 )
 @click.option(
     "--out", type=FILE, metavar="FILE", help="File for the samples.  [default: ab-TIME.jsonl]"

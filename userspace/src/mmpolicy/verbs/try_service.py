@@ -116,14 +116,16 @@ class Answer:
 )
 @click.option(
     "--seconds", type=Seconds(), default=LOOK_S, show_default=True, metavar="TIME",
-    help="How long to look.",
+    help="Time for which the service is observed first.",
 )  # fmt: skip
 @click.option(
-    "--candidate", type=click.Choice(NAMES), help="Try this one, without a look at the service."
+    "--candidate",
+    type=click.Choice(NAMES),
+    help="Try this setting, without observing the service first.",
 )
 @click.option(
     "--without", multiple=True, type=click.Choice(NAMES), metavar="CANDIDATE",
-    help="Leave this one out; may be repeated.",
+    help="Do not try this setting; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--work", metavar="METRIC", shell_complete=completer("metric"),
@@ -139,7 +141,7 @@ class Answer:
 )
 @click.option(
     "--lease", type=Seconds(least=1), metavar="TIME",
-    help="The kernel goes back to stock if the trial is silent for so long.  [default: 10s]",
+    help="Back to stock if the trial does not report for this time.  [default: 10s]",
 )  # fmt: skip
 @click.option(
     "--watch", type=Share(), metavar="PERCENT",
@@ -147,19 +149,29 @@ class Answer:
     "without a service, that of an earlier trial.  [default: off]",
 )  # fmt: skip
 @click.option(
-    "--trial", metavar="NAME", help="With --watch: that trial, and not the last one that was kept."
+    "--trial",
+    metavar="NAME",
+    help="With --watch: test the setting of this trial, not the one kept last.",
 )
 @click.option("--yes", is_flag=True, help="Begin without asking.")
-@click.option("--foreground", is_flag=True, help="Run it here, and not as a unit of systemd.")
+@click.option(
+    "--foreground", is_flag=True, help="Run the trial in the foreground, not as a unit of systemd."
+)
 @click.option("--out", type=FILE, metavar="FILE", help="File for the samples.")
-@click.option("--dry-run", is_flag=True, help="Print the plan with its time, and end.")
-@click.option("--status", is_flag=True, help="Say where the last trial is, and what is in force.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and its duration; change nothing.")
+@click.option(
+    "--status",
+    is_flag=True,
+    help="Print the progress of the last trial, and the settings in force.",
+)
 @click.option(
     "--stop", is_flag=True,
-    help="End the trial that runs; all is as it was. Without one, end --watch; the setting stays.",
+    help="End the running trial and restore the former state; if none runs, end --watch.",
 )  # fmt: skip
-@click.option("--report", is_flag=True, help="Print the page about the last trial.")
-@click.option("--html", type=FILE, metavar="FILE", help="With --report: also write it as HTML.")
+@click.option("--report", is_flag=True, help="Print the report of the last trial.")
+@click.option(
+    "--html", type=FILE, metavar="FILE", help="With --report: also write the report as HTML."
+)
 @click.option("--list", is_flag=True, help="List all trials of this host.")
 @json_option
 @click.pass_context
