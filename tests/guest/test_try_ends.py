@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.long]
 SECONDS = 90.0  # about
 ENDS = Path(__file__).with_name("try_ends.py")
 RECORD = TREE / "bench/try-ends.jsonl"
-SEED, ROUNDS = 55, 4
+SEED, ROUNDS = 2, 4
 MORE = "MMPOLICY_TRY_ENDS"  # SEED:ROUNDS, which are added to the record
 GROUP = f"{TOP}/tried"
 # Less CPU time in blocks of the treatment and after it was kept, and always the same memory.
