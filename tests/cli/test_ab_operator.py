@@ -146,14 +146,14 @@ def test_a_counter_as_a_level_is_told_early_and_doubted(
     result = ab(*BACK, *FIXED, "--metric", f"requests=cmd:{command} lower")
     assert result.code == 0, result.err
     assert result.err.count("requests has never decreased: if it is a counter, stop") == 1
-    assert "block 16 of 16" in result.err.partition("has not fallen once")[2]
+    assert "block 16 of 16" in result.err.partition("has never decreased")[2]
     report = run("ab", "report", str(out))
     assert report.code == 7
     assert "doubt: requests never decreases: if it is a counter, add /s: cmd:" in report.out
     out.unlink()
     rate = ab(*BACK, *FIXED, "--metric", f"requests=cmd:{command}/s lower")
-    assert "has not fallen" not in rate.err
-    assert "never falls" not in run("ab", "report", str(out)).out
+    assert "has never decreased" not in rate.err
+    assert "never decreases" not in run("ab", "report", str(out)).out
 
 
 # Its end, its plan, and the folder of its files
