@@ -118,10 +118,10 @@ SYM_CODE_END(\name)
 .endm
 
 	.text
-MMP_ENTRY mmp_entry_orders, mmp_orders_begin, x3
+MMP_ENTRY mmp_entry_orders_asked, mmp_ask_orders, x3
 MMP_ENTRY mmp_entry_swapin, mmp_note_swapin, x0
 MMP_ENTRY mmp_entry_thpsize, mmp_ask_thpsize, x0
-MMP_INSTEAD_WITH mmp_entry_fault, mmp_fault_begin, mmp_replace_fault
+MMP_INSTEAD_WITH mmp_entry_fault_asked, mmp_wants_fault, mmp_replace_fault
 MMP_INSTEAD mmp_entry_huge, mmp_wants_huge, mmp_replace_huge
 MMP_INSTEAD mmp_entry_khugepaged, mmp_wants_khugepaged, mmp_replace_khugepaged
 MMP_INSTEAD mmp_entry_collapse, mmp_refuses_collapse, mmp_replace_collapse
