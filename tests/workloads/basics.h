@@ -17,6 +17,16 @@ static inline void die(const char *what)
 	exit(1);
 }
 
+/* Makes QEMU go on with another CPU. */
+static inline void pause_cpu(void)
+{
+#ifdef __x86_64__
+	__builtin_ia32_pause();
+#else
+	__asm__ volatile("yield");
+#endif
+}
+
 /* Returns a number below n. Marsaglia's xorshift: equal seeds give equal numbers. */
 static inline size_t next_random(uint64_t *rng, size_t n)
 {

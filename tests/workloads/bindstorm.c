@@ -232,7 +232,7 @@ static pid_t start(unsigned int actor)
 		return pid;
 	for (rng = actor; time(NULL) < end;) {
 		actors[actor]();
-		__builtin_ia32_pause();	/* QEMU goes on with another CPU */
+		pause_cpu();
 	}
 	exit(0);
 }

@@ -470,7 +470,7 @@ static void act(struct model *mine)
 		mine = &all->model[below(workers)];
 	if (is_for(mine, act))
 		act(mine);
-	__builtin_ia32_pause();	/* QEMU goes on with another CPU */
+	pause_cpu();
 }
 
 static void leave(const struct model *mine)

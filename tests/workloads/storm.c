@@ -254,7 +254,7 @@ static void touch(struct state *s, size_t i)
 	s->there[i] = WRITTEN;
 	all->touched++;
 	if (!next_random(&s->rng, 64))
-		__builtin_ia32_pause();
+		pause_cpu();
 }
 
 static void touch_some(struct state *s)

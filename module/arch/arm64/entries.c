@@ -29,9 +29,9 @@
 				"	mov	x30, x9\n"				\
 				"	ret	x10\n"
 
+/* Adds 1 to preempt_count() of the task at x15, or takes it off. */
 #ifdef CONFIG_PREEMPT_COUNT
-#define PREEMPT(op)		"	mrs	x15, sp_el0\n"				\
-				"	ldr	w14, [x15, %[count]]\n"			\
+#define PREEMPT(op)		"	ldr	w14, [x15, %[count]]\n"			\
 				"	" op "	w14, w14, #1\n"				\
 				"	str	w14, [x15, %[count]]\n"
 #else
@@ -88,8 +88,8 @@ static void __used fault(void)
 	"	ldr	w10, [x0, %[flags]]\n"
 	"	tbz	w10, %[write], 2f\n"
 	"	ldr	x11, [x0, %[vma]]\n"
-	PREEMPT("add")
 	"	mrs	x15, sp_el0\n"
+	PREEMPT("add")
 	ADDRESS("x12", "mmp_epoch")
 	"	ldar	x12, [x12]\n"
 	THIS_CPU
@@ -220,6 +220,7 @@ static void __used orders(void)
 	"	cbnz	x14, 4f\n"
 	"	ldr	x17, [x11, %[address]]\n"
 	"	eor	x12, x12, x17\n"
+	"	mrs	x15, sp_el0\n"
 	PREEMPT("add")
 	THIS_CPU
 	ADDRESS("x10", "mmp_question") ADD_CPU("x10")

@@ -39,12 +39,11 @@ distro_key() {
 
 need_distro_tools() {
 	need "building modules for Debian's kernels" apt kmod xz-utils dwarves gcc make sparse ccache
-	if [ -n "$ARCH" ]; then
-		need "compiling for $ARCH" gcc-aarch64-linux-gnu
-		need_foreign_apt
-	elif [ -n "${LATER[$SERIES]-}" ]; then
-		need_series
+	[ -z "$ARCH" ] || need_foreign_apt
+	if [ -n "${LATER[$SERIES]-}" ]; then
 		need_later_root
+	elif [ -n "$ARCH" ]; then
+		need "compiling for $ARCH" gcc-aarch64-linux-gnu
 	else
 		apt_knows "linux-headers-$(series_version)"
 	fi

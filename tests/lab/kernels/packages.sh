@@ -367,6 +367,7 @@ FOREIGN_PACKAGES=(bash busybox-static coreutils dash findutils gawk grep kmod mo
 	util-linux)
 
 need_foreign_root() {
+	local SERIES=6.12	# for Debian 12, whatever the kernel is
 	need_foreign_apt
 	[ -e "$CACHE/root/$ARCH" ] ||
 		with_lock root step "a Debian of $ARCH for guests" "root-$ARCH" make_foreign_root "$CACHE/root/$ARCH"

@@ -23,10 +23,23 @@ series_version() { echo "${SERIES%+*}"; }
 
 later_home() { echo "$CACHE/apt/${LATER[$SERIES]}"; }
 
+# The same for ARCH.
+foreign_home() { echo "$CACHE/apt/$ARCH${LATER[$SERIES]:+-${LATER[$SERIES]}}"; }
+
+# The lines of sources.list for SERIES.
+series_sources() {
+	if [ -n "${LATER[$SERIES]-}" ]; then
+		echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
+			"$(mirror) ${LATER[$SERIES]} main"
+	else
+		debian_sources
+	fi
+}
+
 # apt as it is set up for SERIES, and for ARCH if that is set: series_apt COMMAND...
 series_apt() {
 	if [ -n "$ARCH" ]; then
-		APT_CONFIG=$CACHE/apt/$ARCH/apt.conf "$@"
+		APT_CONFIG=$(foreign_home)/apt.conf "$@"
 	elif [ -n "${LATER[$SERIES]-}" ]; then
 		APT_CONFIG=$(later_home)/apt.conf "$@"
 	else
@@ -37,15 +50,17 @@ series_apt() {
 # An apt for packages of ARCH, in a folder of the cache: none is installed on this machine, whose
 # own apt keeps its one architecture.
 need_foreign_apt() {
-	[ -e "$CACHE/apt/$ARCH/ready" ] ||
-		with_lock apt step "the index of Debian for $ARCH" "apt-$ARCH" get_foreign_apt
+	[ -e "$(foreign_home)/ready" ] ||
+		with_lock apt step "the index of ${LATER[$SERIES]:-Debian} for $ARCH" "apt-$ARCH" \
+			get_foreign_apt
 }
 
 get_foreign_apt() {
-	local home=$CACHE/apt/$ARCH
+	local home
+	home=$(foreign_home)
 	rm -rf "$home"
 	mkdir -p "$home/lists/partial" "$home/archives/partial"
-	debian_sources >"$home/sources.list"
+	series_sources >"$home/sources.list"
 	: >"$home/status"
 	cat >"$home/apt.conf" <<-END
 		Dir::Etc::sourcelist "$home/sources.list";
@@ -93,8 +108,7 @@ get_later() {
 	home=$(later_home)
 	rm -rf "$home"
 	mkdir -p "$home/lists/partial" "$home/archives/partial"
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-		"$(mirror) ${LATER[$SERIES]} main" >"$home/sources.list"
+	series_sources >"$home/sources.list"
 	cat >"$home/apt.conf" <<-END
 		Dir::Etc::sourcelist "$home/sources.list";
 		Dir::Etc::sourceparts "/dev/null";
@@ -149,10 +163,11 @@ source_archive() {
 # ---- That release, to build with its compiler
 
 # Its backports have its compiler.
-later_root() { echo "$CACHE/root/${LATER[$SERIES]%-backports}"; }
+later_root() { echo "$CACHE/root/${LATER[$SERIES]%-backports}${ARCH:+-to-$ARCH}"; }
 
 need_later_root() {
 	need_root_tools
+	ARCH='' need_series
 	[ -e "$(later_root)" ] ||
 		with_lock apt step "a Debian of its own to build in" "root-${LATER[$SERIES]%-backports}" \
 			make_later_root "$(later_root)"
@@ -160,6 +175,7 @@ need_later_root() {
 
 make_later_root() {
 	local packages=gcc,make,sparse,kmod,pahole,libelf1t64,libssl3t64,zlib1g
+	packages+=${ARCH:+,gcc-aarch64-linux-gnu}
 	mkdir -p "${1%/*}"
 	as_root rm -rf "$1.new"
 	sed 's/-backports//' "$(later_home)/sources.list" |
