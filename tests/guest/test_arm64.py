@@ -17,6 +17,7 @@ from . import test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines
 from .test_stock_cost import LITTLE_SAVED, SETS
 from .test_stock_kernel import HOOKED, NOT_HERE
+from .test_storm import storm
 from .tools import POINT, ROOT, THP, TOP, back_to_boot, folios, must, ops_command, switch, touch
 
 FLAVOR = "cloud-arm64"
@@ -92,6 +93,14 @@ def test_unload_under_load(loaded: Guest, policy: str) -> None:
     assert not job.wait().rc
     assert folios(loaded, DENSE) == [{0: 4096}]
     assert "mmp" not in must(loaded, HOOKED)
+
+
+@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.full)])
+def test_storm(machines: Machines, rounds: int) -> None:
+    """Threads fault while all is switched, and the module is loaded and unloaded."""
+    guest = machines.get(FLAVOR, mem="2G", cpus=2, swap="1G")
+    back_to_boot(guest)
+    storm(guest, rounds, 1, 4, hog_mib=0)
 
 
 def test_what_policies_cost(all_machines: Machines) -> None:

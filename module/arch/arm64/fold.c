@@ -35,13 +35,18 @@ DEFINE_STATIC_CALL_NULL(set_ptes_original, mmp_replace_set_ptes);
 /* The fault of the current task whose folio gets unfolded blocks, while the kernel handles it. */
 static DEFINE_PER_CPU(const struct vm_fault *, unfolding);
 
-/* Does the policy that decides for @mm judge by use? @vma may be NULL. Context: RCU read side. */
+/*
+ * Does the policy that decides for @mm judge by use? @vma may be NULL. While the calls are being
+ * detached no policy is asked, and a profile may have no settings. Context: RCU read side.
+ */
 static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struct *vma)
 {
-	const struct mmp_profile *profile = mmp_profile_of(mm);
-	const struct mmp_settings *settings = rcu_dereference(profile->settings);
+	const struct mmp_settings *settings;
 	const struct mmp_policy *policy;
 
+	if (!rcu_access_pointer(mmp_asked[MM_POLICY_ANON_ORDER]))
+		return false;
+	settings = rcu_dereference(mmp_profile_of(mm)->settings);
 	policy = vma ? anon_order_policy(settings, vma) : settings->active[MM_POLICY_ANON_ORDER];
 	return policy && policy->witness;
 }
