@@ -192,7 +192,7 @@ def test_arm64_is_only_tested_when_it_is_asked_for() -> None:
     ("options", "said"),
     [
         ("--arch riscv64", "--arch riscv64: there are guests of amd64 and arm64"),
-        ("--arch arm64 --series 7.3", "--arch arm64: its kernel is of the series 6.12, not 7.3"),
+        ("--arch arm64 --series 7.2", "--arch arm64: its kernels are of 6.12 and 7.3, not 7.2"),
         ("--arch=arm64 --patched", "--arch arm64: not with patched"),
         ("--arch", "--arch needs an architecture"),
     ],
