@@ -22,6 +22,8 @@ from mmpolicy.control.trials import (
     HALF_KEPT,
     KEEPING,
     KEPT,
+    LOCK,
+    RUN,
     RUNNING,
     SYSTEMD,
     Trial,
@@ -123,6 +125,18 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     assert f"measures {REDIS} for 480 s, runs trim on it once, and measures again: 970 s" in plan
     assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
     assert host.writes == before
+
+
+def test_two_trials_that_begin_at_once(
+    tried: Callable[..., Result], host: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one has seen no other, and finds the lock taken."""
+    seen = iter(["", f"{RUN}7"])
+    monkeypatch.setattr("mmpolicy.verbs.try_service.running", lambda _tree: next(seen))
+    with host.locked(LOCK, f"{RUN}7"):
+        result = tried()
+    assert (result.code, f"{RUN}7" in result.err) == (9, True), result.err
+    assert not read_trials(host)
 
 
 def test_more_cpu_time_is_no_gain(tried: Callable[..., Result], host: FakeTree,

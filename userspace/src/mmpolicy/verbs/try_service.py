@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -390,7 +391,13 @@ def _run_here(
     host: Host = ctx.obj
     if trial.candidate == SIZES:
         arm(host)
-    with host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5))
+        except Error as err:  # another trial has begun since the first look
+            if who := running(host.tree):
+                raise in_the_way(who) from err
+            raise
         trial = run(trial)
     data = {"trial": asdict(trial), "standing": standing(host.tree, trial)}
     emit("try", given.want_json, data, trial.page)
