@@ -386,6 +386,26 @@ def test_a_profile_that_says_never(run: Run, tree: FakeTree, advice: FakeAdvice)
     assert len(advice.calls) == 2
 
 
+def test_a_profile_says_never_meanwhile(
+    run: Run, tree: FakeTree, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A binding in the middle of a long run ends it."""
+    monkeypatch.setattr("mmpolicy.verbs.collapse.PROFILES_S", 0.0)
+    make_heap(tree, ["full"] * 20)
+    tree.make_loaded()
+    assert run("profile", "create", "none-large").code == 0
+    assert run("set", "anon_order", "never", "--profile", "none-large").code == 0
+
+    def bind() -> None:
+        if len(advice.calls) == 5:
+            assert run("bind", "--cgroup", "/db.service", "none-large").code == 0
+
+    advice.before = bind  # type: ignore[method-assign]
+    result = run("collapse", "--unit", "db")
+    assert (result.code, 5 <= len(advice.calls) < 15) == (1, True), result.err
+    assert "stopped before the end: the profile 'none-large'" in result.err
+
+
 def test_without_pressure_files(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
     tree.remove("/proc/pressure")
     notes = run("collapse", "--pid", "20", "--json").json["notes"]

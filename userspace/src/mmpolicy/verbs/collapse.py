@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +53,8 @@ POINT, NEVER = "anon_order", "never"
 FAST = 0.5  # Above this share of its time, a program is slowed down considerably.
 SHOWN = 10  # A dry run shows this many areas.
 WORTH = 0.05  # Another --min-used is suggested if it adds more than this share of the memory.
+BIND_ANOTHER = "bind another profile first, or give --override-never"
+PROFILES_S = 1.0  # The interval in seconds between looks at the profiles during the work.
 EVERY_S = 0.2  # The interval in seconds between updates of the progress line.
 
 
@@ -123,7 +125,8 @@ def collapse(host: Host, **options: Any) -> None:
     given = CollapseOptions(**options)
     check_possible(host.tree)
     cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
-    _check_profiles(host.tree, given, pids)
+    if why := _forbidden(host.tree, given, pids):
+        raise Error(f"{why}; collapse would undo that", Exit.REFUSED, BIND_ANOTHER)
     holds = Holds(host.tree)
     one_s = _time_one(host, holds, given)
     most_missing = int(PAGES * (100 - given.min_used) / 100)
@@ -135,19 +138,18 @@ def collapse(host: Host, **options: Any) -> None:
         _collapse(host, given, cgroup, targets, before, one_s)
 
 
-def _check_profiles(tree: Tree, given: CollapseOptions, pids: list[int]) -> None:
-    """Raise an error if a profile with the policy `never` decides for one of the processes."""
+def _forbidden(tree: Tree, given: CollapseOptions, pids: Iterable[int]) -> str:
+    """Return which profile with the policy `never` decides for one of the processes, or ""."""
     if given.override_never or not tree.exists(CONTROL):
-        return
+        return ""
     from mmpolicy.control.state import read_state  # needed with the module alone
 
     state = read_state(tree)
     for pid in pids:
         profile = never_of(tree, state, pid)
         if profile:
-            text = f"the profile '{profile}' decides for process {pid}, with the policy '{NEVER}'"
-            hint = "bind another profile first, or give --override-never"
-            raise Error(f"{text}; collapse would undo that", Exit.REFUSED, hint)
+            return f"the profile '{profile}' decides for process {pid}, with the policy '{NEVER}'"
+    return ""
 
 
 def never_of(tree: Tree, state: State, pid: int) -> str:
@@ -309,7 +311,7 @@ def _collapse(
     if blocks:
         click.echo(_cost(host, given, blocks, one_s), err=True)
     began = host.clock()
-    signal = _run(host, collapser, targets, areas, blocks)
+    signal = _run(host, given, collapser, targets, areas, blocks)
     took = host.clock() - began
     done = collapser.done
     _after(rows, targets, done)
@@ -332,14 +334,22 @@ def _collapse(
 
 
 def _run(
-    host: Host, collapser: Collapser, targets: dict[int, Target], areas: list[Candidates],
-    blocks: int,
+    host: Host, given: CollapseOptions, collapser: Collapser, targets: dict[int, Target],
+    areas: list[Candidates], blocks: int,
 ) -> int:  # fmt: skip
-    """Collapse all areas; return the signal that ended it early, or 0."""
-    began = shown = host.clock()
+    """Collapse all areas; return the signal that ended it early, or 0.
+
+    A profile with `never` that is bound meanwhile ends it, too.
+    """
+    began = shown = looked = host.clock()
     with noted() as caught:
         for left in collapser.run(targets, areas):
             now = host.clock()
+            if now - looked >= PROFILES_S:
+                looked = now
+                if why := _forbidden(host.tree, given, targets):
+                    collapser.done.stopped, collapser.done.next_step = why, BIND_ANOTHER
+                    return 0
             if now - shown >= EVERY_S or not left:
                 shown = now
                 ahead = (now - began) * left / max(blocks - left, 1)
