@@ -324,7 +324,7 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
         ([f"{SOURCE}/s"], "give --unit cgroup"),
         ([f"{SOURCE}/s", "--unit", "cgroup", "--cgroup", "/lone"], "two arms need two"),
         (["unit:memory.stat:no/s", "--unit", "cgroup"], "0 of 2 units have a number"),
-        ([SOURCE, "--unit", "cgroup", "--cgroup", "/web.slice"], "only rises"),
+        ([SOURCE, "--unit", "cgroup", "--cgroup", "/web.slice"], "only increases"),
         (
             [f"{SOURCE} / arm.units", "--unit", "cgroup"],
             "both sources of a ratio have to be of each unit, or neither",
