@@ -104,7 +104,7 @@ def test_a_command_that_hangs_loses_its_lease(begin: Begin, tree: FakeTree) -> N
     wait_until(lambda: not tree.exists(RECOVERY), 10)
     assert read_knobs(tree) == before
     process.send_signal(signal.SIGCONT)
-    assert "lost: the watchdog has ended" in process.communicate(timeout=60)[1]
+    assert "the watchdog process has ended" in process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert read_knobs(tree) == before
 
@@ -131,7 +131,7 @@ def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
     process = begin("--lease", "4s")
     wait_until(lambda: read_knobs(tree) != before)
     os.kill(watchdog_of(process.pid), signal.SIGKILL)
-    assert "lost: the watchdog has ended" in process.communicate(timeout=60)[1]
+    assert "the watchdog process has ended" in process.communicate(timeout=60)[1]
     assert read_knobs(tree) == before
 
 

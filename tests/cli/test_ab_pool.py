@@ -548,7 +548,7 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
     assert f"note: {name}: {text}1 blocks of treatment" in pool.lines()
     assert [lost_doubt(rng, number) for number in (2, 4, 5)] == [[LOST], [LOST], [OWN]]
     held_back = pool_of([LOWER], [EQUAL], effects=[replace(pool.effects["m"][0], name="h")])
-    assert held_back.verdict().endswith("have to be; lost pairs count as against it: h (2)")
+    assert held_back.verdict().endswith("to be better; lost pairs count as against it: h (2)")
 
 
 def test_a_jump_that_hosts_share_is_looked_for() -> None:
