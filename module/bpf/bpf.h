@@ -94,7 +94,7 @@ struct mmp_effort {
 	u32 madvised;
 };
 
-/* Answer of a program at the point compact; 0 is the kernel's own choice. */
+/* Converts an answer at the policy point compact for a program; 0 is the kernel's own choice. */
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
 /* Whether a program is asked before an attempt, or notified of its result. */

@@ -171,9 +171,9 @@ static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
  * mmp_bpf_reg - register a program as a policy
  * @point: the point of the policy
  * @ops: the program
- * @given: reference to the program, consumed even on error; NULL if it was dropped before
+ * @given: reference to the program, consumed even on error; NULL if the program is being freed
  *
- * The caller takes the reference first, as a writer may hold the locks for seconds.
+ * The caller takes the reference before this call, which may wait for seconds for the locks.
  *
  * Context: may sleep.
  * Return: 0; -EBUSY after the lease has expired; -EEXIST if the name is taken; -ENOSPC without

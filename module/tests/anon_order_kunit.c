@@ -166,8 +166,8 @@ static void swap_entries(struct kunit *test)
 }
 
 /*
- * Expects that a fault next to this PMD finds no page table in it, and sees
- * @there instead.
+ * Expects that a fault in a neighbouring PMD finds no page table in this one,
+ * and that the look at it returns @there.
  */
 static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
 {

@@ -122,8 +122,10 @@ def test_types_that_are_damaged() -> None:
     types.function("f", "int()")
     data = types.section()
     assert refused(Btf, data[:23]) == "the kernel was built without BTF"
-    assert refused(Btf, b"\0" + data[1:]) == "its BTF is of an unknown kind"
-    assert refused(Btf, data[:2] + b"\2" + data[3:]) == "its BTF is of an unknown kind"
+    assert refused(Btf, b"\0" + data[1:]) == "the BTF of the kernel has an unknown format"
+    assert (
+        refused(Btf, data[:2] + b"\2" + data[3:]) == "the BTF of the kernel has an unknown format"
+    )
     assert refused(Btf, data[:-1]) == "its BTF ends early"
     assert Btf(data + b"\0").prototype("f") == "int()"
     types._add("bad", 20, 0, 0)

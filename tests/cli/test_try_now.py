@@ -51,7 +51,7 @@ DEPLOYS = [
     (UNIT, {"ActiveState": "reloading"}, "web.service is reloading"),
     (UNIT, {"ActiveState": "activating"}, "web.service is activating"),
     (UNIT, {"ActiveState": "deactivating"}, "web.service is deactivating"),
-    (UNIT, {"Job": "712"}, "a job of systemd waits for web.service"),
+    (UNIT, {"Job": "712"}, "systemd is about to start, stop or reload web.service"),
     ("app.service", {"ActiveState": "failed"}, "app.service, which depends on web.service"),
     ("sock.socket", {"ActiveState": "failed"}, "sock.socket, which depends on web.service"),
 ]

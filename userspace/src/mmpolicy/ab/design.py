@@ -200,7 +200,9 @@ def suggest_pairs(
 
 
 def _caution(freedom: int) -> float:
-    """Return the upper 80 % limit of a deviation / its estimate (Wilson and Hilferty 1931)."""
+    """Return the one-sided 80 % confidence limit of a standard deviation, as a multiple of its
+    estimate (Wilson and Hilferty 1931).
+    """
     part = 2 / (9 * freedom)
     low = freedom * (1 - part + NormalDist().inv_cdf(1 - POWER) * sqrt(part)) ** 3
     return sqrt(freedom / low)

@@ -25,7 +25,7 @@ STUDENT = 2.014  # The 97.5 % quantile of t with 45 degrees of freedom: 48 value
 
 
 class Change(NamedTuple):
-    """A change of a level, and its 95 % interval."""
+    """The change of a mean from one measurement to the next, and its 95 % interval."""
 
     before: float
     estimate: float

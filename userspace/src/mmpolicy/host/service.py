@@ -71,7 +71,7 @@ class Service:
         if state not in STEADY:
             return f"{self.unit} is {state}"
         if job not in ("", "0"):
-            return f"a job of systemd waits for {self.unit}"
+            return f"systemd is about to start, stop or reload {self.unit}"
         return ""
 
 

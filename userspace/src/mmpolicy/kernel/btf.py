@@ -28,7 +28,7 @@ class Btf:
             "<HBBIIIII", data
         )
         if (magic, version) != (MAGIC, VERSION):
-            raise NotReadableError("its BTF is of an unknown kind")
+            raise NotReadableError("the BTF of the kernel has an unknown format")
         self._data = data
         self._strings, self._end = head + strings, head + strings + size
         self._types = self._number(head + types, head + types + length)

@@ -155,7 +155,7 @@ def _in_a_row(raw: bytes, first: int) -> bool:
 
 
 def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) -> Verdict:
-    """Decide about the 512 entries of pagemap of an aligned 2 MB within one area."""
+    """Decide from its 512 entries of pagemap whether to collapse an aligned 2 MB of one area."""
     marks = raw[7::8]
     first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
     if is_huge(first, last) and _in_a_row(raw, first):

@@ -18,7 +18,7 @@ WORDS = {
     "no_room": "no folio fits around the page",
     "no_neighbour": "no memory nearby was used in full",
     "sparse_neighbour": "more of it nearby was allocated and not used",
-    "probe": "smaller folios, to observe their use",
+    "probe": "a smaller folio, to see which of its pages are used",
     "locked": "mlock() populates the area anyway",
     "deferred": "not checked, as many faults before got small folios",
 }

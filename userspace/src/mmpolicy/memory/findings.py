@@ -303,7 +303,10 @@ def _for_it_alone(
         shadow = "mmpolicy set anon_order shadow=adaptive"
         commands = (*host.module.commands, shadow) if not host.module.next_step else ()
         step = host.module.next_step or f"mmpolicy recommend {busy.pid} after a minute"
-        text = f"{what}; a profile would give large folios to it alone, a shadow tells which"
+        text = (
+            f"{what}; a profile would give large folios to it alone; a shadow policy, which only "
+            "counts, shows how many"
+        )
         price = f"a module, at up to 1 % of the faults' time; {others}"
         yield Finding(busy.name, text, commands, price, step, cpu_percent=gain)
     elif can_measure(host.tree, busy.cgroup):

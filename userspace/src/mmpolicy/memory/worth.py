@@ -148,8 +148,8 @@ def _too_little(seen: Seen) -> str:
     share = 100 * seen.waste_kib / seen.private_kib if seen.private_kib else 0.0
     return (
         f"{_at_most(seen.gain)} to gain, and {seen.waste_kib / 1024:.0f} MiB, {share:.0f} % of "
-        f"its private memory, are empty; a change counts from {LEAST_PERCENT:g} % of a CPU, or "
-        f"{LEAST_KIB >> 10} MiB that are {100 * LEAST_SHARE:g} %"
+        f"its private memory, are empty; a change is worth trying from {LEAST_PERCENT:g} % of a "
+        f"CPU, or {LEAST_KIB >> 10} MiB that are {100 * LEAST_SHARE:g} %"
     )
 
 

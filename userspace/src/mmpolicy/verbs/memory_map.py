@@ -135,7 +135,7 @@ class Progress:
 @click.option("--files", is_flag=True, help="Also show mappings of files.")
 @click.option(
     "--seconds", type=Seconds(least=0), default=SECONDS, show_default=True, metavar="TIME",
-    help="Look no longer than that, from the lowest address on; 0: look at all.",
+    help="Read page tables for this long at most, from the lowest address on; 0: read all.",
 )  # fmt: skip
 @hold_option
 @json_option

@@ -144,7 +144,8 @@ def max_pressure_option(reaction: str) -> Callable[[F], F]:
     """Return the option for the limit of memory pressure; `reaction` begins its help text."""
     return click.option(
         "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
-        metavar="PERCENT", help=f"{reaction} tasks wait for memory longer than that.",
+        metavar="PERCENT",
+        help=f"{reaction} tasks wait for memory for a larger share of time (PSI).",
     )  # fmt: skip
 
 

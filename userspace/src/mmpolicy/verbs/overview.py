@@ -45,7 +45,9 @@ def overview(host: Host) -> Iterator[str]:
 
 
 def exit_of(host: Host) -> int:
-    """Return the exit code for drift if folio sizes are neither as before a run nor as kept."""
+    """Return Exit.DRIFT if an experiment or a trial has left folio sizes in sysfs that are neither
+    those from before nor those that a trial has kept.
+    """
     return int(Exit.DRIFT if drifted(host.tree) else Exit.DONE)
 
 

@@ -48,7 +48,9 @@ log_option = click.option(
     "--log", "want_log", is_flag=True, help="Print all that the verifier says if it refuses."
 )
 
-verify_option = click.option("--dry-run", is_flag=True, help="Only let the verifier look at it.")
+verify_option = click.option(
+    "--dry-run", is_flag=True, help="Only let the kernel's verifier check the program."
+)
 
 
 def takes_object(command: Callable[..., None]) -> Callable[..., None]:

@@ -130,8 +130,8 @@ class Answer:
 )  # fmt: skip
 @click.option(
     "--work", metavar="METRIC", shell_complete=completer("metric"),
-    help="The rate at which the service works, such as `cmd:COMMAND/s`: compare CPU time per unit "
-    "of it.",
+    help="The rate at which the service works, such as `cmd:COMMAND/s`, where COMMAND prints the "
+    "number of requests so far: CPU time is then compared per request.",
 )  # fmt: skip
 @click.option(
     "--block", type=Seconds(least=1), help="Length of a block, a third of it wash-out.  "

@@ -230,7 +230,10 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Test the setting in this process until a signal, a change of it, or harm ends that."""
+    """Go on testing the kept setting, here and not in a unit of systemd.
+
+    The test ends by a signal, when another program changes the setting, or when the setting harms.
+    """
     host: Host = ctx.obj
     with host.tree.locked(record.lock, f"{RUN}{os.getpid()}", 0.5), noted() as caught:
         if host.tree.exists(record.stop):
@@ -311,7 +314,7 @@ class Watcher:
         keep_change(self.host, StateChange({}, {}), f"{self.record.cgroup}: {note}")
 
     def _mend(self) -> None:
-        """Bind the service again if a block at stock was interrupted."""
+        """Bind the service to its profile again if this test was killed while it was at stock."""
         if self.record.at_stock:
             note = mend(self.host.tree, self.record) or "bound again"
             self._tell(f"a block at stock was interrupted: {note}")

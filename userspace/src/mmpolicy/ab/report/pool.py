@@ -56,7 +56,7 @@ class HostEffect:
     d: Vector
     sums: Vector = field(default_factory=lambda: NOTHING)  # sum of the arms' logarithms, by pair
     moments: Vector = field(default_factory=lambda: NOTHING)  # start of each pair, in seconds
-    against: int = 0  # lost pairs that count against the other pairs
+    against: int = 0  # lost pairs that are counted as results opposite to the effect
 
     def opposed(self, sign: float) -> HostEffect:
         """Return the host with its lost pairs, all of this sign."""
@@ -531,7 +531,7 @@ def _percent(effect: float) -> str:
 
 
 def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each host with its first reason."""
+    """Return each host with the first reason why the pool doubts it or leaves it out."""
     firsts: dict[str, str] = {}
     for host, reason in reasons:
         firsts.setdefault(host, reason)

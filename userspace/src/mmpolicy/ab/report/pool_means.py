@@ -49,7 +49,8 @@ class Means:
 def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
     """Return the fields of Means about variances; each host counts equally.
 
-    p is that of the coins, by the normal approximation of their sum.
+    p is that of a random assignment of the arms in each pair, by the normal approximation of the
+    sum over all pairs.
     """
     signs = []
     for d, sums in hosts:
