@@ -25,7 +25,7 @@ DECLARE_PER_CPU(u32, mmp_ahead);
 /**
  * mmp_answer_ahead - also answer order 0 for the next faults of this task on
  * this CPU
- * @faults: number of faults, at most %MMP_AHEAD_MOST
+ * @faults: number of later faults to answer, at most %MMP_AHEAD_MOST
  * @reason: the reason under which these faults are counted
  */
 static __always_inline void mmp_answer_ahead(u32 faults, enum mmp_reason reason)

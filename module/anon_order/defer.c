@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0
 #include "defer.h"
 
-/* After N small folios in a row the next N/16 faults are passed over, up to MMP_AHEAD_MOST. */
+/*
+ * After N order-0 folios in a row, the next N/16 faults get order 0 without a
+ * look at page tables, up to MMP_AHEAD_MOST faults.
+ */
 #define SHIFT	4
-/* Where no folio fits, only one fault in RETRY passes others over: a fit is not far away. */
+/*
+ * Where memory nearby is used but no folio fits, only one fault in RETRY starts
+ * to defer: an address where a folio fits is not far away.
+ */
 #define RETRY	8U
 
 DEFINE_PER_CPU(struct mmp_deferral, mmp_deferral);
 
 /**
- * mmp_ahead_take - take the answers that a policy has given in advance
- * @reason: set to their reason
+ * mmp_ahead_take - take over the faults that a policy has answered in advance
+ * @reason: set to the reason under which these faults are counted
  *
- * Deferred faults count as small folios now.
- * Context: preemption has been off since the policy was asked.
- * Return: the number of faults.
+ * Deferred faults are added to the count of order-0 folios here.
+ * Context: preemption has been off since the policy was called.
+ * Return: the number of faults answered in advance.
  */
 u32 mmp_ahead_take(enum mmp_reason *reason)
 {
@@ -28,9 +34,10 @@ u32 mmp_ahead_take(enum mmp_reason *reason)
 }
 
 /**
- * mmp_defer_until - decide which fault is looked at next
- * @mm: the process of this fault, which gets a small folio
- * @inside: the reason is that no folio fits around the fault
+ * mmp_defer_until - set how many faults of a process skip the look at page
+ * tables
+ * @mm: the process of the current fault, which gets order 0
+ * @inside: true if memory nearby is used but no folio fits around the fault
  */
 void mmp_defer_until(const struct mm_struct *mm, bool inside)
 {

@@ -10,9 +10,9 @@
 #include "table.h"
 
 /*
- * A write to a large folio that this process alone maps again, as after fork()
- * and exit of the child. Keeping the folio costs nothing, so the module does
- * under every policy.
+ * Answers a write to a large folio that only this process still maps, for
+ * example after fork() and exit of the child. Reusing the folio costs no
+ * memory, so the module allows it under every policy.
  */
 unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma)
 {

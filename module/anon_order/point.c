@@ -166,7 +166,8 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 
 	if (shadow) {
 		anon_order_ask_shadow(vmf, site);
-		mmp_answer_ahead(0, MMP_CAP);	/* a shadow must not answer faults in advance */
+		/* a shadow's answer must not apply to later faults */
+		mmp_answer_ahead(0, MMP_CAP);
 	}
 	if (!policy) {
 		anon_order_count(profile, STOCK);

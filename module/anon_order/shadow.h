@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A shadow is a second policy whose answers are only counted. These helpers
- * determine whether its answer would have allocated a folio, as no fault
- * follows it. The unit tests compile this header in userland, as they do
- * anon_order.h.
+ * Helpers for a shadow: a second policy whose answers are counted and not
+ * applied. No fault follows such an answer, so these helpers work out whether
+ * it would have allocated a folio. The unit tests compile this header in
+ * userland, as they do anon_order.h.
  */
 #ifndef MMPOLICY_SHADOW_H
 #define MMPOLICY_SHADOW_H
@@ -11,12 +11,14 @@
 #include "anon_order.h"
 
 /**
- * enum mmp_fate - result that a shadow policy's answer would have had
- * @MMP_SPARED: a page of the folio is present already, so the shadow's folio
- *	would have been mapped before: no fault
- * @MMP_MADE: a folio would have been allocated here; order 0 is always
- *	%MMP_SPARED
- * @MMP_UNCOUNTED: this fault asks twice, and the other question is counted
+ * enum mmp_fate - outcome that the shadow policy's answer would have had
+ * @MMP_SPARED: a page of the folio is already present, so the shadow's policy
+ * 	would have mapped it in an earlier fault, and this fault would not
+ * 	have happened
+ * @MMP_MADE: a folio would have been allocated in this fault; order 0 is always
+ * 	%MMP_SPARED
+ * @MMP_UNCOUNTED: this fault asks the policy twice, and only the other call is
+ * 	counted
  */
 enum mmp_fate {
 	MMP_SPARED,
@@ -56,15 +58,15 @@ static inline bool mmp_block_suits(const struct vm_fault *vmf, unsigned int orde
 }
 
 /**
- * mmp_fate_of - determine the result that a shadow policy's answer would have
- * had
+ * mmp_fate_of - determine the outcome that the shadow policy's answer would
+ * have had
  * @vmf: the fault
- * @site: the place in the fault path that asks
+ * @site: the place in the fault path that asks the policy
  * @order: the shadow's answer; lowered to an order that fits into the VMA
  *
- * A fault without a page table asks about PMD size first. After another answer,
- * or with an empty page table, it asks again at %MM_POLICY_PTE. Swap-in is not
- * counted.
+ * A fault without a page table asks the policy for PMD size first. If the
+ * answer is smaller, or if the page table is empty, it asks again at
+ * %MM_POLICY_PTE. Swap-in is not counted.
  */
 static inline enum mmp_fate mmp_fate_of(const struct vm_fault *vmf,
 					enum mm_policy_site site, unsigned int *order)

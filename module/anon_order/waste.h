@@ -3,12 +3,13 @@
  * Credit: a bound on the memory that folios of 16 and 32 kB may waste in a
  * process. In sparsely used memory, such as five of each sixteen pages, most 16
  * kB groups look fully used, yet many folios allocated next to them are never
- * filled. So each waste that adaptive sees costs credit, and each folio of 64
- * kB or more earns some. Without credit, the process gets no folios of 16 and
- * 32 kB; each further fault that is examined earns 1, so that small folios are
- * tried again some time.
+ * filled. So each wasted group or block that adaptive finds costs credit, and
+ * each folio of 64 kB or more earns some. A process without credit gets no
+ * folios of 16 and 32 kB. Each fault whose neighbourhood is examined then earns
+ * 1, so the policy tries small folios again later.
  *
- * Each CPU keeps its own credit and starts anew for another process.
+ * Each CPU keeps its own credit, and resets it when another process faults
+ * there.
  */
 #ifndef MMPOLICY_WASTE_H
 #define MMPOLICY_WASTE_H
@@ -19,7 +20,8 @@
 #include "anon_order.h"
 #include "entries.h"
 
-#define MMP_CREDIT_FIRST	128	/* credit when a CPU switches to another process */
+/* credit at the first fault of another process on this CPU */
+#define MMP_CREDIT_FIRST	128
 #define MMP_CREDIT_MOST		256
 #define MMP_CREDIT_LEAST	(-128)
 /*
@@ -27,7 +29,8 @@
  * not fully used.
  */
 #define MMP_WASTED_GROUP	14
-#define MMP_WASTED_BLOCK	8	/* less than for a group, as a block is seen more often */
+/* less than for a group, as the policy reads blocks more often */
+#define MMP_WASTED_BLOCK	8
 
 /**
  * struct mmp_credit - credit of one process on one CPU
@@ -59,8 +62,8 @@ static inline void mmp_credit_add(int credit)
 }
 
 /*
- * Adds credit for a folio of @order that @mm gets, if it is a 64 kB block or
- * larger: only a fully used block leads to these orders.
+ * Adds credit for a folio of @order that @mm gets, if it has 64 kB or more: the
+ * policy requests these orders only next to a fully used block.
  */
 static __always_inline void mmp_credit_earn(const struct mm_struct *mm, unsigned int order)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The instruction of a function that ftrace patches, by the architecture. */
+/*
+ * The instruction of a kernel function that ftrace patches, for each
+ * architecture.
+ */
 #ifndef MMPOLICY_ARCH_SITE_H
 #define MMPOLICY_ARCH_SITE_H
 

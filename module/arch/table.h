@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tests of page table entries, by the architecture. */
+/* Tests of page table entries, for each architecture. */
 #ifndef MMPOLICY_ARCH_TABLE_H
 #define MMPOLICY_ARCH_TABLE_H
 
@@ -11,12 +11,15 @@
 #include "generic/table.h"
 #endif
 
-/* Is the entry part of a block that the CPU takes for one? */
+/*
+ * True if the CPU may treat the entry and its neighbours as a single entry, as
+ * contpte on arm64 does.
+ */
 #ifndef mmp_bits_folded
 #define mmp_bits_folded(bits)	((void)sizeof(bits), false)
 #endif
 
-/* Reads one entry. The page table may change at any time. */
+/* Reads one entry. Other tasks may change the page table at any time. */
 #ifndef mmp_read_pte
 #define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
 #endif

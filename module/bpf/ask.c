@@ -19,7 +19,7 @@
 
 struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
 static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
-static_assert(MMP_BPF_SLOTS == 4);	/* core.c lists four policies */
+static_assert(MMP_BPF_SLOTS == 4);	/* core.c lists four policies for them */
 DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
 
 /*
@@ -32,8 +32,8 @@ static noinline u32 bpf_timed_answer(const struct bpf_prog *prog, const u64 *arg
 }
 
 /*
- * Runs a program and returns its answer. Context: RCU read section, which keeps
- * the program. Preemption is off for its per-CPU maps.
+ * Runs a program and returns its answer. Context: RCU read section, so the
+ * program is not freed. Preemption is off, as the program may use per-CPU maps.
  */
 static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *told)
 {

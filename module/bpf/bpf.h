@@ -17,8 +17,9 @@ struct kobject;
 #define MMP_BPF_NAME	16	/* bytes of a policy's name, with the terminating NUL */
 #define MMP_BPF_KNOBS	4	/* knobs of one policy, at most */
 #define MMP_BPF_ERROR	96	/* bytes of a reported error */
-#define MMP_BPF_PAGES	64	/* pages that one kfunc call examines, at most */
-#define MMP_BPF_IF_NEAR	1	/* flag: ask only where a page nearby may have been used */
+#define MMP_BPF_PAGES	64	/* pages that one kfunc call may examine at most */
+/* flag: call the program only if a page near the fault may have been used */
+#define MMP_BPF_IF_NEAR	1
 
 /*
  * Value of mmp_fault.site for a write to shared memory, in addition to enum
@@ -27,14 +28,16 @@ struct kobject;
 #define MMP_BPF_COPY	3
 
 /**
- * struct mmp_told - first member of each context struct
+ * struct mmp_told - first member of the context struct of each point
  * @ops: the program, for mmp_bpf_error()
- * @mm: address space in question; %NULL for the address space of current
+ * @mm: the address space that the program decides about; %NULL for the one of
+ * 	current
  *
- * The verifier accepts a struct of plain numbers on the program's own stack as an argument of a
- * kfunc. A struct with pointers must come from the module, so these pointers also keep a
- * program from forging one. The verifier accepts a pointer to an enclosing struct for its first
- * member, so the kfuncs common to all points take struct mmp_told.
+ * The verifier accepts a struct of plain numbers on the program's own stack as
+ * an argument of a kfunc. It does not accept a struct with pointers unless the
+ * module passed it, so the pointers here keep a program from forging one. The
+ * verifier lets a pointer to a struct stand for its first member, so kfuncs
+ * that serve all points take struct mmp_told.
  */
 struct mmp_told {
 	const void *ops;
@@ -94,7 +97,10 @@ struct mmp_effort {
 	u32 madvised;
 };
 
-/* Converts an answer at the policy point compact for a program; 0 is the kernel's own choice. */
+/*
+ * Encodes an enum mm_policy_compact for the return value of a compact program,
+ * where 0 means the kernel's own choice.
+ */
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
 /* Whether a program is asked before an attempt, or notified of its result. */
@@ -191,7 +197,10 @@ struct mmp_compact_ops {
 	MMP_BPF_OPS;
 };
 
-/* Builds the context of a fault. Inline, as each fault builds one. */
+/*
+ * Builds the context of a fault for a program. It is inline, as it runs in
+ * every such fault.
+ */
 static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf,
 						      enum mm_policy_site site,
 						      const struct mmp_bpf_ops *ops,

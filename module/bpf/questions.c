@@ -96,8 +96,9 @@ __bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pag
 }
 
 /*
- * Returns true if a 64 kB block has @least used pages. The block is aligned,
- * and lies @blocks blocks away from the block of the fault.
+ * Returns true if at least @least pages of a 64 kB block are used. The block is
+ * aligned, and lies @blocks blocks after the block of the fault (before it, if
+ * negative).
  */
 __bpf_kfunc u32 mmp_bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {

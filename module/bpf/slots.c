@@ -217,11 +217,13 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops, struc
  * mmp_bpf_replace - replace a program; profiles keep the policy
  * @ops: the new program, with the policy name of the old one
  * @old: the old program
- * @given: reference to the new program, consumed even on error; NULL if it was dropped before
+ * @given: reference to the new program, consumed even on error; NULL if the
+ * 	program is being freed
  *
  * Context: may sleep.
- * Return: 0, -EBUSY, -ESTALE; -ENOENT if @old has no slot; -EINVAL for another name; -EXDEV for
- *	other knobs; -ERANGE, -EOPNOTSUPP.
+ * Return: 0; -EBUSY after the lease has expired; -ESTALE if @given is NULL;
+ * -ENOENT if @old has no slot; -EINVAL for another policy name; -EXDEV for
+ * other knobs; -ERANGE or -EOPNOTSUPP for a wrong maximum order or flags.
  */
 int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old, struct bpf_prog *given)
 {

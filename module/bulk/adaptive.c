@@ -20,16 +20,18 @@
 
 #include "../mmpolicy.h"
 
-#define BLOCK_PAGES	128	/* a block ends after this many pages ... */
-#define BLOCK_REFILLS	16	/* ... or refills, if they return few pages */
+#define BLOCK_PAGES	128	/* pages after which a block ends, */
+#define BLOCK_REFILLS	16	/* or refills, if these return few pages */
 /* refills in a row that are not timed, while the size is not being compared */
 #define NAP		256
-#define MIN_REST	1	/* blocks until the next comparison; NAP refills before each */
+/* blocks between two comparisons; NAP untimed refills precede each block */
+#define MIN_REST	1
 #define MAX_REST	4
-#define SESSION_PAIRS	128	/* pairs of blocks in a comparison, then a rest */
+#define SESSION_PAIRS	128	/* pairs of blocks in one comparison; a rest follows */
 #define MIN_PAIRS	10	/* no decision before this many pairs */
-#define MAX_PAIRS	256	/* sums are halved here, so older pairs weigh less */
-#define SURE		9	/* square of the required 3 standard errors */
+/* at this many pairs, all sums are halved, so older pairs weigh less */
+#define MAX_PAIRS	256
+#define SURE		9	/* required distance from zero, squared: 3 standard errors */
 #define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
@@ -46,8 +48,9 @@ static struct mmp_knob knobs[] = {
 };
 
 /**
- * struct trial - two neighbouring sizes, compared
- * @sum: sum over pairs: cost of a page at the larger size minus cost at the smaller
+ * struct trial - comparison of two neighbouring sizes
+ * @sum: sum over pairs: cost per page at the larger size minus cost at the
+ * 	smaller
  * @squares: sum of the squared differences
  * @pairs: number of pairs
  */
@@ -58,24 +61,25 @@ struct trial {
 };
 
 /**
- * struct climb - state of the climb of one CPU, for near or for far memory
+ * struct climb - search for the best size on one CPU, for near or for far
+ * memory
  * @size: current size, index into sizes[]
- * @other: the size under comparison; equal to @size during a rest
- * @trying: this block is of the other size
- * @second: this block is the second one of its pair
- * @up: the last comparison was with a larger size
+ * @other: size compared with @size; equal to @size during a rest
+ * @trying: the current block uses @other
+ * @second: the current block is the second one of its pair
+ * @up: @other is or was larger than @size
  * @session: pairs of blocks since the last rest
  * @rest: blocks until the next comparison
- * @patience: how long the last rest was
- * @nap: refills until the next one that is timed
- * @refills: of this block
- * @wanted: pages asked for in this block
- * @pages: pages that it brought
- * @seed: for coins
- * @ticks: of this block
- * @usual: running estimate of the median cost of a block at @size
- * @first: cost of the first block of the pair
- * @trials: of each size and the next one
+ * @patience: length of the last rest in blocks
+ * @nap: untimed refills until the next timed one
+ * @refills: refills in the current block
+ * @wanted: pages requested in the current block
+ * @pages: pages received in the current block
+ * @seed: state of the random numbers that order the blocks of a pair
+ * @ticks: ticks spent in the refills of the current block
+ * @usual: running median of the cost of a block at @size
+ * @first: cost of the first block of the current pair
+ * @trials: comparisons of each size with the next larger one
  */
 struct climb {
 	u8 size, other;
@@ -99,7 +103,9 @@ static struct climb *bulk_climb_of(int nid)
 	return &(*this_cpu_ptr(&climbs))[far];
 }
 
-/* Moves the usual cost of a block towards the median. */
+/*
+ * Moves c->usual, the running median of a block's cost, one step towards @cost.
+ */
 static void bulk_follow(struct climb *c, s64 cost)
 {
 	s64 step = c->usual / 16 + 1;
@@ -147,7 +153,10 @@ static void bulk_settle(struct climb *c, s64 more)
 	bulk_compare(c, c->up);
 }
 
-/* True if the difference exceeds noise, or noise is too small to hide a useful difference. */
+/*
+ * Returns true if the difference exceeds noise, or if noise is too small to
+ * hide a useful difference.
+ */
 static bool bulk_is_sure(const struct trial *trial, s64 least)
 {
 	u64 chance = SURE * trial->squares;

@@ -66,7 +66,9 @@ static u64 budget_percent_of(struct zone *zone, u32 percent)
 	return (u64)zone_managed_pages(zone) * percent / 100;
 }
 
-/* True if enough memory became free for another attempt to do better. */
+/*
+ * Returns true if enough memory became free that another attempt may succeed.
+ */
 static bool budget_has_changed(const struct mmp_account *account, struct zone *zone,
 			       const u32 *knob)
 {

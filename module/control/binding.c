@@ -24,7 +24,8 @@
 enum { CGROUPS, PROCESSES, KINDS };
 
 static unsigned int nr_bound[KINDS];	/* under mmp_bindings_lock */
-static bool scoped;			/* has this file incremented the static key mmp_scoped? */
+/* true while this file holds a count in the static key mmp_scoped */
+static bool scoped;
 
 static unsigned int *binding_count_of(const struct mmp_binding *b)
 {
@@ -61,8 +62,8 @@ static void binding_remove(struct mmp_binding *b)
 }
 
 /*
- * Moves a binding to another profile. A concurrent fault sees either the old or
- * the new profile.
+ * Moves a binding to another profile. A fault at the same time uses either the
+ * old or the new profile.
  */
 static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 {
@@ -239,7 +240,7 @@ free:
  * @id: id of the cgroup
  *
  * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
- * Return: 0, or an error as docs/sysfs-abi.txt has it for "cgroups".
+ * Return: 0, or an error that docs/sysfs-abi.txt lists for "cgroups".
  */
 int mmp_bind_cgroup(struct mmp_profile *profile, u64 id)
 {
@@ -263,7 +264,7 @@ int mmp_bind_cgroup(struct mmp_profile *profile, u64 id)
  * @number: PID in the namespace of the caller
  *
  * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
- * Return: 0, or an error as docs/sysfs-abi.txt has it for "pids".
+ * Return: 0, or an error that docs/sysfs-abi.txt lists for "pids".
  */
 int mmp_bind_process(struct mmp_profile *profile, u64 number)
 {

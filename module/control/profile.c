@@ -15,7 +15,7 @@
 #define MAX_PROFILES	128
 
 LIST_HEAD(mmp_profiles);
-static LIST_HEAD(gone);	/* deleted profiles whose files are not removed yet */
+static LIST_HEAD(gone);	/* deleted profiles whose files still exist */
 
 static struct mmp_settings *profile_settings(const struct mmp_profile *profile)
 {
@@ -289,11 +289,12 @@ struct mmp_profile *mmp_profile_find(const char *name)
 }
 
 /**
- * mmp_profile_new - allocate a profile that cannot be used before mmp_profile_link()
+ * mmp_profile_new - allocate a profile that cannot be used before
+ * mmp_profile_link()
  * @text: its name; one newline may follow
  *
  * Context: may sleep.
- * Return: the profile, or an error as docs/sysfs-abi.txt has it for "create".
+ * Return: the profile, or an error that docs/sysfs-abi.txt lists for "create".
  */
 struct mmp_profile *mmp_profile_new(const char *text)
 {
@@ -346,11 +347,11 @@ int mmp_profile_link(struct mmp_profile *profile)
 }
 
 /**
- * mmp_profile_delete - delete a profile without users
+ * mmp_profile_delete - delete a profile that no binding and no arm uses
  * @name: its name; one newline may follow
  *
- * Return: 0, and the caller removes the files by mmp_profile_files_sweep(); or an error as
- *	docs/sysfs-abi.txt has it for "delete".
+ * Return: 0, and the caller removes the files by mmp_profile_files_sweep(); or
+ * an error as docs/sysfs-abi.txt lists for "delete".
  */
 int mmp_profile_delete(const char *name)
 {

@@ -18,11 +18,14 @@
  * writer, so that the hooks can be turned off at any time.
  */
 static DEFINE_MUTEX(switches_lock);
-static unsigned long hooks_on;		/* bitmap of points; under switches_lock */
-static unsigned long hooks_wanted;	/* hooks to turn on; under switches_lock */
-/* points that are on even without a policy; under mmp_lock */
+/* bitmap of points whose hooks are on; under switches_lock */
+static unsigned long hooks_on;
+/* bitmap of points whose hooks a policy needs; under switches_lock */
+static unsigned long hooks_wanted;
+/* points whose hooks stay on without a policy; under mmp_lock */
 static unsigned long hooks_held;
-static unsigned int halts;		/* number of resets in progress; under switches_lock */
+/* resets in progress; hooks stay off meanwhile; under switches_lock */
+static unsigned int halts;
 static unsigned long points_ready;	/* points whose switched(true) was called; under mmp_lock */
 
 static unsigned int wait_ms = 400;
@@ -97,7 +100,8 @@ int mmp_switch_ready(enum mm_policy_point point)
 	mmp_provider_hook(point);
 	err = mmp_provider_wait_for(point, READ_ONCE(wait_ms));
 	if (err)
-		mmp_switches_settle();	/* until other hooks of the point are detached */
+		/* wait until the hooks attached so far are detached again */
+		mmp_switches_settle();
 	return err;
 }
 

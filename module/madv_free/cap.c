@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * madv_free/cap: frees lazily while the lazily freed pages of the process, or of its cgroup,
- * stay below a limit and memory is not short; beyond the limit it frees at once.
+ * madv_free/cap: MADV_FREE frees lazily while the lazily freed pages of the
+ * process, or of its cgroup, stay below a limit and memory is not short.
+ * Otherwise it frees at once.
  */
 #include "../mmpolicy.h"
 #include "../sense/available.h"

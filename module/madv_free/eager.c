@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* madv_free/eager: always frees at once, as MADV_DONTNEED. */
+/* madv_free/eager: MADV_FREE always frees at once, as MADV_DONTNEED does. */
 #include "../mmpolicy.h"
 #include "lazyfree.h"
 

@@ -26,7 +26,7 @@
 
 /*
  * Adds @pages to the sums of the process and of its group. A process without a
- * group was removed from tracking meanwhile.
+ * group is no longer tracked.
  */
 static void lazy_account(struct mmp_lazy *lazy, long pages)
 {
@@ -201,7 +201,10 @@ static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 	return free;
 }
 
-/* lazy_find(), but recounts the areas of a full set until one of them becomes empty. */
+/*
+ * Like lazy_find(), but if the set is full, recounts its areas until one of
+ * them becomes empty.
+ */
 static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned long *looks)
 {
 	int set = lazy_set_of(area), index = lazy_find(lazy, area), i;
@@ -324,7 +327,10 @@ void mmp_lazy_count(const struct mmp_lazy *lazy, const struct mmp_lazy_call *cal
 	}
 }
 
-/* mmp_lazy_ask() for a call with a slot in @lazy and a budget of @looks. */
+/*
+ * Implements mmp_lazy_ask() for a call that has a slot in @lazy and may read
+ * @looks page table entries in recounts.
+ */
 static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				     struct mmp_lazy_call *place,
 				     const struct mmp_lazy_count *count,
@@ -332,7 +338,10 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
 {
 	if (!lazy_reserve(lazy, count->pages, limit, looks))
 		return MMP_ANSWER_LIMIT;
-	/* Stored before its pages are added, as other tasks may recount areas in between. */
+	/*
+	 * The call is stored before its pages are added, as other tasks may
+	 * recount areas in between.
+	 */
 	*place = *call;
 	if (lazy_add_call(lazy, call, count, looks))
 		return MMP_ANSWER_LAZY;
@@ -347,11 +356,11 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
  * @count: mapped pages in the range, see mmp_lazy_count()
  * @limit: the limit to apply
  *
- * Other tasks may call this while areas are recounted, so this call takes the whole saved
- * budget of looks, and returns the rest.
+ * Other tasks may call this function while it recounts areas. So it takes all
+ * page table reads saved up in @lazy for itself, and returns the unused ones.
  * Context: under the lock of @lazy; mmap_lock is held.
- * Return: lazily, or the reason why not. If lazily, @call counts as running until the task asks
- *	again.
+ * Return: lazily, or the reason why not. If lazily, @call counts as running
+ * until the task asks again.
  */
 enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				  const struct mmp_lazy_count *count,

@@ -44,8 +44,8 @@
  */
 #define MMP_KEEPER_TABLES	1024U
 /*
- * Page table entries deducted from a call's budget for an area that cannot be
- * recounted because a running call overlaps it.
+ * Page table reads deducted from the budget of a call for an area that cannot
+ * be recounted, because another running call overlaps it.
  */
 #define MMP_LAZY_BUSY_LOOKS	64
 

@@ -28,7 +28,7 @@
 static DEFINE_HASHTABLE(all_tracked, 10);
 static LIST_HEAD(all_unknown);
 static LIST_HEAD(all_known);			/* under keeping */
-static DEFINE_SPINLOCK(all_tracked_lock);	/* for all_tracked, all_unknown */
+static DEFINE_SPINLOCK(all_tracked_lock);	/* protects all_tracked and all_unknown */
 static DEFINE_MUTEX(keeping);		/* held to walk all_tracked, and to remove from it */
 
 /*
@@ -98,10 +98,7 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 	return NULL;
 }
 
-/*
- * Charges @t to the current cgroup of its process. Its pages move along to the
- * new cgroup.
- */
+/* Moves the counts of @t to the current cgroup of its process. */
 static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);

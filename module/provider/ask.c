@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The callbacks that answer at each point, and the per-CPU state of faults. */
+/* The callbacks to call at each point, and the per-CPU state of faults. */
 #include <linux/rcupdate.h>
 
 #include "../sense/whose.h"
@@ -24,8 +24,8 @@ void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point poin
 		return;
 	rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
 	/*
-	 * Drops what CPUs have cached: answers in advance, and tasks whose
-	 * faults need no call.
+	 * Invalidates the caches of all CPUs: answers in advance, and tasks
+	 * whose faults need no call.
 	 */
 	if (point == MM_POLICY_ANON_PAGES || point == MM_POLICY_ANON_ORDER)
 		mmp_whose_outdate_tasks();

@@ -30,11 +30,11 @@ static const struct mmp_watcher *watcher;
 static DEFINE_SPINLOCK(attach_lock);
 /* State of the worker, under attach_lock. Bitmaps have a bit for each point. */
 static unsigned long wanted;		/* points whose hooks are requested */
-/* points whose hooks are attached, or being detached by the worker */
+/* points whose hooks are attached, or are being detached by the worker */
 static unsigned long called;
 /* the point that the worker attaches or detaches now; -1: none */
 static int at = -1;
-static bool busy;			/* is a request left? */
+static bool busy;			/* true while a request is not done */
 static int failed[MM_POLICY_POINTS];	/* errno of the last attempt */
 static unsigned long opened;		/* bitmap of orders that policies may request */
 

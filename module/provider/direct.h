@@ -189,17 +189,22 @@ struct mmp_question {
 	unsigned long page;
 };
 
-#define MMP_SWAPIN_ASKS	2UL	/* answer: ask the policy later, when the kernel asks for sizes */
-#define MMP_TOLD	BIT(31)	/* flag of an answer: report the mapped folio of any size */
+/* answer: the policy will be called later, when the kernel asks for sizes */
+#define MMP_SWAPIN_ASKS	2UL
+/*
+ * flag of an answer: report the mapped folio to the policy, whatever its size
+ */
+#define MMP_TOLD	BIT(31)
 
 DECLARE_PER_CPU(struct mmp_question, mmp_question);
 
 /*
- * ask.c: the last task on this CPU for which no policy decides, and the counter
- * of its faults
+ * ask.c: the last task on this CPU whose faults no policy decides, and the
+ * counter of these faults
  */
 DECLARE_PER_CPU(struct mmp_latest, mmp_undecided);
-DECLARE_PER_CPU(unsigned long, mmp_undecided_count);	/* a u64 __percpu * */
+/* address of the counter, as for u64 __percpu * */
+DECLARE_PER_CPU(unsigned long, mmp_undecided_count);
 
 /**
  * struct mmp_in_advance - the last task on this CPU whose policy has answered
@@ -329,11 +334,15 @@ extern u32 mmp_only_compact;	/* the flag for compaction without reclaim */
 unsigned long mmp_replace_reclaim(void);
 long mmp_replace_node_reclaim(void);
 int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_pages);
-extern int mmp_compact_direct;	/* offset of a bool that is true if a task waits for the result */
+/*
+ * offset of a bool in struct compact_control: true if a task waits for the
+ * result
+ */
+extern int mmp_compact_direct;
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
 /*
- * Same arguments as zap_page_range_single() and
+ * These have the arguments of zap_page_range_single() and
  * zap_page_range_single_batched().
  */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,

@@ -27,7 +27,10 @@ DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap_batched, mmp_zap_batched);
 
 static DEFINE_STATIC_KEY_FALSE(arguments_in_one);
 
-/* Arguments of the hooked function; @tlb only if they are in one structure. */
+/*
+ * Arguments of the hooked function; @tlb is set only on kernels that pass them
+ * in one structure.
+ */
 struct madvise_call {
 	struct vm_area_struct *vma;
 	unsigned long start;

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Needs of each point in the running kernel, by BTF and symbols. The module looks for them when
- * it is loaded (find.c), and `mmpolicy doctor --kernel` does in the image of another kernel.
- * Includers define the macros of the rows.
+ * Functions, variables and structure members that each point needs in the
+ * running kernel. The module looks them up by BTF and symbols when it is loaded
+ * (find.c). `mmpolicy doctor --kernel` looks them up in the image of another
+ * kernel. Files that include this one define the macros of the rows first.
  *
  * MMP_HOOK(point, id, when, one, ...)		a function that calls the module
  * MMP_CALL(point, id, when, one, ...)		a function that the module calls
  * MMP_VARIABLE(point, id, when, one)		a variable of the kernel
  * MMP_MEMBER(point, id, when, structure, one)	a member of a structure of the kernel
- * MMP_NOTHING(point, id, why)			nothing that a kernel has by itself would do
+ * MMP_NOTHING(point, id, why)			no kernel can meet this need; @why is the reason
  *
- * @one is { name, type }: a prototype without names, the type of a member, nothing for a
- * variable. The first that is there with this type is taken. MMP_WAY() names what else follows
- * from having taken it, for @when of later rows: MMP_ALWAYS, MMP_IF() or MMP_UNLESS() a way.
- * MMP_ONLY(x) and MMP_NOT(x) belong to headers that have, or lack, what features.h calls x.
+ * Each @one is { name, type }. The type of a function is its prototype without
+ * argument names; a variable has no type. The first @one that exists with this
+ * type meets the need. Its MMP_WAY() records a variant (enum mmp_way) of this
+ * kernel. @when of later rows depends on variants: MMP_ALWAYS, MMP_IF() or
+ * MMP_UNLESS(). MMP_ONLY(x) and MMP_NOT(x) restrict a @one to builds whose
+ * headers have, or lack, feature x of features.h.
  */
 
 /* Functions that handle faults, and that ask for the allowed sizes */

@@ -4,14 +4,15 @@
  *
  * The kernel asks only for enabled sizes. So while policies decide, each size
  * that a policy may request is "open": enabled for all tasks in the kernel's
- * variables. The administrator's settings are kept in the upper bits of these
- * variables, which stand for no order. Reads and writes of the sysfs files go
- * there, because the functions behind the files are passed an upper bit as
- * their order. Tasks without a policy get the kept sizes (orders.c).
+ * variables. The administrator's settings are kept in upper bits of these
+ * variables, which stand for no order. The sysfs files read and write these
+ * upper bits, because the module passes an upper bit as the order to the
+ * functions behind the files. Tasks without a policy get the administrator's
+ * sizes (orders.c).
  *
  * The enabled sizes also start and stop khugepaged. While the kernel checks
- * that, the sizes that khugepaged uses are set as the administrator has set
- * them.
+ * whether to do so, the module closes the open sizes that khugepaged uses, so
+ * that only the administrator's settings count.
  */
 #include <linux/mm.h>
 #include <linux/rcupdate.h>
@@ -32,20 +33,20 @@ static unsigned long *global;		/* transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 
 /* The following is changed under enabled_lock. */
-/* the bits when the kernel's and the kept settings last agreed */
+/* the bits when the kernel's settings and the kept settings were last equal */
 static unsigned long copied[MODES];
 static unsigned long opened;		/* bitmap of the orders enabled for policies */
-/* are the administrator's settings kept in the upper bits? */
+/* true while the administrator's settings are kept in the upper bits */
 static bool kept;
-static bool closed;			/* has every task seen that no size is open? */
+static bool closed;			/* true once every task sees that no size is open */
 static unsigned int looking;		/* number of running calls of start_stop_khugepaged() */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
 
 /*
  * Sizes that the administrator allows, without and with MADV_HUGEPAGE: bitmaps
- * of orders. While no settings are kept, all bits are set, and the kernel's
- * variables decide.
+ * of orders. While no settings are kept in the upper bits, all bits are set
+ * here, so only the kernel's variables decide.
  */
 unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 
@@ -132,8 +133,8 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 }
 
 /*
- * Takes over the administrator's settings at the end of each write to a file.
- * Once every task has seen that no size is open, the kernel's variables decide.
+ * Updates mmp_admin_sizes at the end of each write to a sysfs file. Once every
+ * task sees that no size is open, only the kernel's variables decide.
  */
 static void given_renew(void)
 {
@@ -304,8 +305,9 @@ void mmp_sizes_open(unsigned long orders)
 /**
  * mmp_sizes_close - enable only the orders of the administrator again
  *
- * For one grace period of RCU tasks, tasks may still believe that more is
- * enabled, so __thp_vma_allowable_orders() must call the module until then.
+ * For one grace period of RCU tasks, tasks may still use the open sizes that
+ * they have read before, so __thp_vma_allowable_orders() must call the module
+ * until then.
  * Context: takes a spinlock.
  */
 void mmp_sizes_close(void)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Assigns units (processes or cgroups) to the arms of the running experiment
- * (A/B test), and counts the units seen.
+ * (A/B test), and counts the units that had a fault.
  */
 #include <linux/cgroup.h>
 #include <linux/sched/signal.h>

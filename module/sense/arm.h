@@ -24,7 +24,7 @@ struct task_struct;
 enum mmp_arm { MMP_CONTROL, MMP_TREATMENT, MMP_ARMS };
 
 /**
- * struct mmp_units - units seen in an experiment
+ * struct mmp_units - units that had a fault during an experiment
  * @nr: number of units by arm
  * @full: set if a unit was not recorded because @seen had no free slot
  * @seen: hashes of units, whose last bit is the arm; 0 is a free slot

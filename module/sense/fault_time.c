@@ -48,12 +48,12 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 {
 	const struct mmp_stamp *mine = mmp_stamp_mine(&faults);
 
-	/* In an empty PMD the policy is asked twice. */
+	/* In an empty PMD the policy is asked twice, for PMD size first. */
 	if (mine && mine->what == vmf->address)
 		return;
 	/*
-	 * A stamp left over belongs to a fault that failed, or that was mapped
-	 * too late.
+	 * An earlier stamp of this task belongs to a fault that failed, or
+	 * whose folio was mapped too late.
 	 */
 	if (mine)
 		fault_missed(vmf);

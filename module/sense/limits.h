@@ -12,7 +12,7 @@
 
 struct mem_cgroup;
 
-/* The share of @size, in 1/1000. */
+/* Returns the share of @pages in @size, in 1/1000. */
 static inline unsigned int mmp_share(unsigned long pages, unsigned long size)
 {
 	return pages < size ? pages * 1000 / size : MMP_ALL;

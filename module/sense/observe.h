@@ -6,7 +6,10 @@
 #include <linux/jump_label.h>
 #include <linux/types.h>
 
-/* On while the cost of decisions is counted, in ticks of get_cycles(). */
+/*
+ * On while debugfs "measure" is 1: decisions are timed in ticks of
+ * get_cycles().
+ */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
 /*
  * On while decisions have an observer. Counts the shadow policies, and

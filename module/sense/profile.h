@@ -29,10 +29,10 @@ struct mmp_settings {
 };
 
 /**
- * struct mmp_stats - profile and point that a debugfs file of counters belongs
- * to
- * @profile: profile of the counters
- * @point: point of the counters
+ * struct mmp_stats - the profile and the point whose counters a debugfs file
+ * shows
+ * @profile: the profile
+ * @point: the point
  */
 struct mmp_stats {
 	struct mmp_profile *profile;

@@ -106,7 +106,7 @@ static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 	return &mmp_default;
 }
 
-/* The following is for control/ alone, which manages bindings. */
+/* Only control/, which manages bindings, uses the rest of this file. */
 
 /**
  * struct mmp_binding - binds a cgroup or a process to a profile

@@ -166,8 +166,8 @@ static void swap_entries(struct kunit *test)
 }
 
 /*
- * Expects that a fault in a neighbouring PMD finds no page table in this one,
- * and that the look at it returns @there.
+ * Expects that a fault in the next PMD finds no page table in PMD entry @pmd,
+ * and classifies the memory there as @there (for a huge page: used or not).
  */
 static void expect_no_table(struct kunit *test, pmd_t pmd, enum mmp_page there)
 {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: looks at the page table entries of a process, without helpers of the kernel that
- * change or combine them. debugfs mmpolicy_folded takes the number of a process, and then says
- * of the outermost blocks of its large anonymous folios: how many there are, how many are folded,
- * how many have a witness (an outermost page of the folio that is old, while the pages inside of
- * the block are young), and how many of these are folded. Each is looked at under the lock of
- * its page table. With plant=1, it first makes the first page of each folded block old.
+ * For tests alone: reads the page table entries of a process, without helpers
+ * of the kernel that change or combine them. A PID written to the debugfs file
+ * mmpolicy_folded selects the process. Reading the file then prints four counts
+ * of the first and last blocks of its large anonymous folios: all such blocks;
+ * the folded ones; blocks with a witness (the first or last page of the folio
+ * has a clear accessed bit, while the inner pages of the block have it set);
+ * and folded blocks with a witness. Each block is read under the lock of its
+ * page table. With plant=1, the module first clears the accessed bit of the
+ * first page of each folded block.
  */
 #include <linux/debugfs.h>
 #include <linux/mm.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Counts and times direct compaction and reclaim of the whole system
- * ("efforts") by tracepoints, as no hook reports them.
+ * ("efforts") by tracepoints, because no hook reports them.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -22,8 +22,8 @@ static const struct mmp_point *counted_at;
 static unsigned int first_counter;
 
 /*
- * Adds to a counter if current is a user task: kernel threads and interrupts
- * take no page faults.
+ * Adds to a counter if current is a user task. Kernel threads and interrupts
+ * have no page faults.
  */
 static void effort_count_current(unsigned int counter, u64 n)
 {

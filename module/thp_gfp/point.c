@@ -14,7 +14,7 @@
 #include "../trace.h"
 #include "effort.h"
 
-#define MIN_ORDER	2	/* mm has no large anonymous folio below it */
+#define MIN_ORDER	2	/* mm allocates no large anonymous folio below this order */
 #define MAX_ORDER	9	/* PMD size */
 #define ORDERS		(MAX_ORDER - MIN_ORDER + 1)
 
@@ -83,8 +83,8 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_fault_asked(MM_POLICY_THP_GFP);
 	/*
-	 * Drops an effort that MADV_COLLAPSE began, as it is not part of a
-	 * fault.
+	 * Drops a start time that MADV_COLLAPSE has left, as it does not belong
+	 * to a fault.
 	 */
 	mmp_effort_ends();
 	if (!policy) {

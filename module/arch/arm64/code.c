@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The kernel rewrites its machine code for each boot and CPU (alternatives, constants of the
- * boot), so the build ID of the kernel stands for all of its code. It is among the notes of the
- * image, which /sys/kernel/notes shows. Each build has a fingerprint of its own.
+ * The kernel's build ID stands for all of its code here, because the kernel
+ * patches its machine code at each boot and for each CPU (alternatives,
+ * boot-time constants). The build ID is one of the ELF notes of the image, as
+ * in /sys/kernel/notes. So each build of the kernel has its own fingerprint.
  */
 #include "../../provider/direct.h"
 
 /**
- * mmp_code_begin - add the notes of the kernel's image
- * @to: takes them
+ * mmp_code_begin - pass the ELF notes of the kernel's image to a callback
+ * @to: the callback, which hashes them
  *
  * Context: after mmp_needs_find().
  */
@@ -21,9 +22,10 @@ void mmp_code_begin(mmp_add_fn to)
 }
 
 /**
- * mmp_code_add - nothing, as the build ID stands for all functions
+ * mmp_code_add - do nothing, as the build ID stands for the code of all
+ * functions
  * @at: the code of a function
- * @size: of the code
+ * @size: its size in bytes
  */
 void mmp_code_add(const void *at, size_t size)
 {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The two entries that each fault calls, in front of entry.S. */
+/*
+ * The two ftrace entries that every anonymous page fault calls. All other
+ * entries are in entry.S.
+ */
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
@@ -10,26 +13,34 @@
 #include "../../anon_order/table.h"
 #include "../../provider/direct.h"
 
-/* x13 gets the offset of this CPU's variables. */
+/* Loads the offset of this CPU's per-CPU variables into x13. */
 #define THIS_CPU	ALTERNATIVE("mrs	x13, tpidr_el1", "mrs	x13, tpidr_el2",	\
 				    ARM64_HAS_VIRT_HOST_EXTN) "\n"
 
-/* @reg gets the address of a variable, or of this CPU's; @reg of ADD_CPU is from ADDRESS. */
+/*
+ * ADDRESS() loads the address of a variable into @reg; ADD_CPU() then converts
+ * it to the address of this CPU's copy.
+ */
 #define ADDRESS(reg, name)	"	adrp	" reg ", " name "\n"			\
 				"	add	" reg ", " reg ", :lo12:" name "\n"
 #define ADD_CPU(reg)		"	add	" reg ", " reg ", x13\n"
 
-/* Adds one to this CPU's counter, whose address is in @reg. */
+/* Increments this CPU's copy of the counter at @reg. */
 #define COUNT(reg)		"	ldr	x14, [" reg ", x13]\n"			\
 				"	add	x14, x14, #1\n"				\
 				"	str	x14, [" reg ", x13]\n"
 
-/* The function goes on, as if it had not called. */
+/*
+ * Returns to the hooked kernel function, which then runs as if it had no hook.
+ */
 #define GO_ON			"	mov	x10, x30\n"				\
 				"	mov	x30, x9\n"				\
 				"	ret	x10\n"
 
-/* Adds 1 to preempt_count() of the task at x15, or takes it off. */
+/*
+ * Adds 1 to (add), or subtracts 1 from (sub), the preempt_count() of the task
+ * at x15.
+ */
 #ifdef CONFIG_PREEMPT_COUNT
 #define PREEMPT(op)		"	ldr	w14, [x15, %[count]]\n"			\
 				"	" op "	w14, w14, #1\n"				\
@@ -46,7 +57,7 @@
 #define END(name)	"	.size	" name ", . - " name "\n"			\
 			"	.popsection\n"
 
-/* Pairs that one instruction loads or stores. */
+/* Members that one instruction (LDP, STP) loads or stores as a pair. */
 static_assert(offsetof(struct mmp_latest, task) == 0 && offsetof(struct mmp_latest, epoch) == 8);
 static_assert(offsetof(struct mmp_in_advance, of) == 0);
 static_assert(offsetof(struct mmp_in_advance, reason) ==
@@ -236,7 +247,7 @@ static void __used orders(void)
 	GO_ON
 	"6:	mov	x3, #0\n"
 	GO_ON
-	"5:	tbnz	x10, #0, 4f\n"		/* as sysfs has it */
+	"5:	tbnz	x10, #0, 4f\n"		/* stock: apply the sizes that sysfs enables */
 	"8:	b	mmp_entry_orders_asked\n"
 	"1:	ldr	x14, [x0, %[vm_ops]]\n"
 	"	cbnz	x14, 8b\n"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Where functions of the kernel call the module before they run. x0 to x8 are the arguments of
- * the function, x9 has its return address, and x30 the address where the function goes on.
+ * Entries: ftrace calls them from hooked kernel functions before these run. x0
+ * to x8 hold the arguments of the hooked function, x9 its return address, and
+ * x30 the address where the hooked function continues.
  */
 #include <linux/linkage.h>
 #include <asm/assembler.h>
@@ -17,7 +18,10 @@
 	stp	x8, x9, [sp, #80]
 .endm
 
-/* Leaves in x10 where the function goes on, and the flags as they are. */
+/*
+ * Restores the registers, without changing the condition flags. Leaves the
+ * address where the hooked function continues in x10.
+ */
 .macro MMP_RESTORE
 	ldp	x0, x1, [sp, #16]
 	ldp	x2, x3, [sp, #32]
@@ -29,16 +33,20 @@
 .endm
 
 /*
- * The rest of the function is left out: @instead runs as if the caller had called it. The CPU
- * expects a return for the BL of the function, so a branch would leave it one return address too
- * many, and it would predict all returns further up wrongly.
+ * Calls @instead in place of the hooked function, which does not run. It uses
+ * RET to get there: the CPU expects a return for the BL in the hooked function.
+ * A branch would leave one return address too many, and the CPU would
+ * mispredict all returns further up.
  */
 .macro MMP_GO instead
 	adr_l	x10, \instead
 	ret	x10
 .endm
 
-/* The arguments of the function stay as they are, but for one: the answer of @ask. */
+/*
+ * Replaces one argument of the hooked function by the return value of @ask, and
+ * continues the function.
+ */
 .macro MMP_ENTRY name, ask, changed
 SYM_CODE_START(\name)
 	MMP_SAVE
@@ -51,8 +59,9 @@ SYM_CODE_END(\name)
 .endm
 
 /*
- * If @wanted says so, @instead runs in place of the function, and may call the rest. Else
- * the function runs as ever, without a frame of the module below it.
+ * Calls @wanted. If it returns true, @instead runs in place of the hooked
+ * function, and may call its rest. If not, the hooked function continues
+ * without a stack frame of the module.
  */
 .macro MMP_INSTEAD name, wanted, instead
 SYM_CODE_START(\name)
@@ -66,7 +75,10 @@ SYM_CODE_START(\name)
 SYM_CODE_END(\name)
 .endm
 
-/* For a function of one argument: an answer of @wanted other than 0 is the second of @instead. */
+/*
+ * Like MMP_INSTEAD, for a hooked function of one argument: a non-zero return
+ * value of @wanted is passed to @instead as second argument.
+ */
 .macro MMP_INSTEAD_WITH name, wanted, instead
 SYM_CODE_START(\name)
 	MMP_SAVE
@@ -80,7 +92,10 @@ SYM_CODE_START(\name)
 SYM_CODE_END(\name)
 .endm
 
-/* As MMP_INSTEAD, where a bool in the structure of the first argument decides. */
+/*
+ * Like MMP_INSTEAD, but tests a bool at @offset in the structure that the first
+ * argument points to.
+ */
 .macro MMP_INSTEAD_IF name, offset, instead
 SYM_CODE_START(\name)
 	bti	c
@@ -95,7 +110,10 @@ SYM_CODE_START(\name)
 SYM_CODE_END(\name)
 .endm
 
-/* As MMP_INSTEAD, where an argument has the gfp flag for compaction without reclaim. */
+/*
+ * Like MMP_INSTEAD, but tests whether a gfp argument has the flag for
+ * compaction without reclaim.
+ */
 .macro MMP_INSTEAD_GFP name, gfp, flag, instead
 SYM_CODE_START(\name)
 	bti	c
@@ -110,7 +128,10 @@ SYM_CODE_START(\name)
 SYM_CODE_END(\name)
 .endm
 
-/* @entry is that of the function that goes on at number @nr of the table at x11. */
+/*
+ * Jumps to @entry if x30 equals element @nr of the table at x11, that is, if
+ * the function of this element has called.
+ */
 .macro MMP_IF_FROM nr, entry
 	ldr	x12, [x11, #8 * \nr]
 	cmp	x12, x30
@@ -133,9 +154,10 @@ MMP_INSTEAD_IF mmp_entry_compact, mmp_compact_direct, mmp_replace_compact
 MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free
 
 /*
- * For functions that are called less often, as ftrace waits for all tasks for each entry that
- * it lets go of. The address where the function goes on tells them apart, in the order of the
- * tables in C. For an address that is in none of them, the function runs as ever.
+ * One entry shared by rarely called functions, because ftrace waits for all
+ * tasks once per entry that it detaches. The address where the hooked function
+ * continues identifies the function; the C tables have the same order. If no
+ * table has the address, the hooked function continues.
  */
 SYM_CODE_START(mmp_entry_rare)
 	bti	c
@@ -151,7 +173,7 @@ SYM_CODE_START(mmp_entry_rare)
 	ret	x10
 SYM_CODE_END(mmp_entry_rare)
 
-/* Their arguments are those of the functions in the kernel. */
+/* The arguments are those of the hooked kernel functions. */
 MMP_INSTEAD mmp_entry_set_ptes, mmp_wants_set_ptes, mmp_replace_set_ptes
 MMP_INSTEAD mmp_entry_try_fold, mmp_wants_unfolded, mmp_replace_try_fold
 

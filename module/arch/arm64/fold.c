@@ -23,7 +23,7 @@
 
 unsigned long mmp_back_fold[MMP_FUNCTIONS];
 
-/* In the order of entry.S. */
+/* The order must match entry.S. */
 struct mmp_call mmp_call_fold = {
 	.entry = mmp_entry_fold,
 	.need = { MMP_NEED_set_ptes, MMP_NEED_try_fold },
@@ -32,12 +32,15 @@ struct mmp_call mmp_call_fold = {
 
 DEFINE_STATIC_CALL_NULL(set_ptes_original, mmp_replace_set_ptes);
 
-/* The fault of the current task whose folio gets unfolded blocks, while the kernel handles it. */
+/*
+ * Per CPU, the fault that is being handled whose folio must get unfolded blocks
+ */
 static DEFINE_PER_CPU(const struct vm_fault *, unfolding);
 
 /*
- * Does the policy that decides for @mm judge by use? @vma may be NULL. While the calls are being
- * detached no policy is asked, and a profile may have no settings. Context: RCU read side.
+ * Returns true if the policy that decides for @mm reads accessed bits. @vma may
+ * be NULL. No policy is asked while hooks are being detached, and a profile may
+ * have no settings then. Context: RCU read side.
  */
 static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struct *vma)
 {
@@ -52,14 +55,15 @@ static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struc
 }
 
 /**
- * mmp_unfold_begin - the kernel is about to handle a fault that may get a large folio
+ * mmp_unfold_begin - prepare for a fault that may get a large folio
  * @vmf: the fault
- * @answer: of the policy
+ * @answer: the policy's answer
  *
- * The conditions are those of &mm_policy_ops.anon_mapped. If the task moves to another CPU before
- * the folio is mapped, its blocks are folded, and no page is mapped as not accessed.
+ * Applies under the conditions of &mm_policy_ops.anon_mapped. If the task moves
+ * to another CPU before the folio is mapped, the kernel folds the blocks, and
+ * no accessed bit is cleared.
  *
- * Return: for mmp_unfold_end().
+ * Return: a value for mmp_unfold_end().
  */
 int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
 {
@@ -72,14 +76,21 @@ int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
 	return smp_processor_id();
 }
 
-/* The kernel has handled the fault. Another task may have run on this CPU in between. */
+/*
+ * Ends what mmp_unfold_begin() has begun, after the kernel has handled the
+ * fault. Another task may have run on this CPU in between, so this resets only
+ * its own fault.
+ */
 void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
 {
 	if (cpu >= 0)
 		cmpxchg_relaxed(per_cpu_ptr(&unfolding, cpu), vmf, NULL);
 }
 
-/* Does contpte_set_ptes() map the folio of the noted fault? Other tasks have other stacks. */
+/*
+ * Returns true if contpte_set_ptes() maps the folio of this task's fault. A
+ * fault on another stack belongs to another task.
+ */
 notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
 				unsigned int nr)
 {
@@ -89,7 +100,10 @@ notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t 
 	       vmf->pte == ptep && nr >= CONT_PTES;
 }
 
-/* Maps @nr pages from number @first on. The kernel folds only blocks that it maps whole. */
+/*
+ * Maps @nr pages beginning with page @first. The kernel folds only blocks that
+ * this call maps as a whole.
+ */
 static void map_part(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
 		     unsigned int first, unsigned int nr)
 {
@@ -112,7 +126,10 @@ void mmp_replace_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep,
 	map_part(mm, addr, ptep, pte, nr - half, half);
 }
 
-/* Is an end of the block of @ptep not used yet, where a policy wants to know? */
+/*
+ * Returns true if the first or last page of the block at @ptep is not accessed
+ * yet, and a policy reads its accessed bit.
+ */
 notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
 {
 	const pte_t *block = PTR_ALIGN_DOWN(ptep, CONT_PTES * sizeof(*ptep));
@@ -123,12 +140,17 @@ notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t 
 	return judges_by_use(mm, NULL);
 }
 
-/* The block stays as it is. */
+/*
+ * Runs in place of the kernel's function that folds: leaves the block unfolded.
+ */
 void mmp_replace_try_fold(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
 {
 }
 
-/* Context: after mmp_needs_find() and mmp_call_find(). */
+/*
+ * Resolves the kernel function that this file calls. Context: after
+ * mmp_needs_find() and mmp_call_find().
+ */
 void mmp_fold_found(void)
 {
 	static_call_update(set_ptes_original, mmp_call_original(&mmp_call_fold, 0));

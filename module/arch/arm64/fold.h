@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Entries of contpte_set_ptes() and __contpte_try_fold(), and the functions that they call. */
+/*
+ * Entries for contpte_set_ptes() and __contpte_try_fold(), and the C functions
+ * that these entries call.
+ */
 #ifndef MMPOLICY_ARCH_ARM64_FOLD_H
 #define MMPOLICY_ARCH_ARM64_FOLD_H
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The instruction of a function that ftrace patches. */
+/*
+ * The instruction of a kernel function that ftrace patches (MOV x9, x30 comes
+ * before it).
+ */
 #ifndef MMPOLICY_ARCH_ARM64_SITE_H
 #define MMPOLICY_ARCH_ARM64_SITE_H
 
@@ -8,32 +11,46 @@
 #include <asm/insn.h>
 
 #define MMP_SITE_SIZE	AARCH64_INSN_SIZE
-#define MMP_FOLDS	/* entries of a block may be folded into one (contpte), see fold.c */
+/*
+ * this architecture may fold a block of entries into one TLB entry (contpte),
+ * see fold.c
+ */
+#define MMP_FOLDS
 #define __noendbr
 
 #define MMP_MOV_X9_X30	0xaa1e03e9
 #define MMP_NOP		0xd503201f
 
-/* Returns the instruction behind MOV X9, X30. */
+/*
+ * Returns the address of the instruction that ftrace patches: it follows MOV
+ * X9, X30.
+ */
 static inline void *mmp_site_of(void *function)
 {
 	return function + AARCH64_INSN_SIZE;
 }
 
-/* All calls of ftrace go to one function of it, which reads from the word before the function. */
+/*
+ * Returns true if ftrace has patched in a call. All such calls go to a common
+ * ftrace function, which reads the target from the word before the hooked
+ * function.
+ */
 static inline bool mmp_site_calls(const void *site)
 {
 	return aarch64_insn_is_bl(READ_ONCE(*(const u32 *)site));
 }
 
-/* Does @site hold a call of ftrace, or a NOP, behind the instruction that saves x30? */
+/*
+ * Returns true if @site, which follows the instruction that saves x30, is a
+ * call of ftrace or a NOP.
+ */
 static inline bool mmp_is_site(const void *site)
 {
 	return ((const u32 *)site)[-1] == MMP_MOV_X9_X30 &&
 	       (mmp_site_calls(site) || READ_ONCE(*(const u32 *)site) == MMP_NOP);
 }
 
-/* Returns the reason why no point can be used on this machine, or NULL. */
+/* Returns the reason why this machine can use no point, or NULL. */
 static inline const char *mmp_arch_lacks(void)
 {
 	return NULL;

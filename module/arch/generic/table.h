@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tests of page table entries by the helpers of the kernel, for the unit tests too. */
+/*
+ * Tests of page table entries with the kernel's generic helpers. The unit tests
+ * use them, too.
+ */
 #ifndef MMPOLICY_ARCH_GENERIC_TABLE_H
 #define MMPOLICY_ARCH_GENERIC_TABLE_H
 

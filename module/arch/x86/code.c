@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Machine code of the kernel, decoded one instruction after the other, to leave out what differs
- * from boot to boot (code.h). An operand in the kernel counts by its name.
+ * Decodes machine code of the kernel, instruction by instruction, to leave out
+ * all parts that differ from boot to boot (code.h). For an operand that is a
+ * kernel address, the symbol's name is hashed in place of the address.
  */
 #include <linux/kallsyms.h>
 #include <linux/static_call.h>
@@ -11,12 +12,15 @@
 #include "../../provider/direct.h"
 #include "code.h"
 
-static mmp_add_fn add;	/* one load at a time */
+static mmp_add_fn add;	/* the callback; only one thread loads the module at a time */
 
-/* Not exported. A static call, as indirect branch tracking lets nothing else go there. */
+/*
+ * insn_decode() is not exported, so this is a static call: with indirect branch
+ * tracking, an indirect call could not reach the function.
+ */
 DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
 
-/* An operand at a place in the kernel: what begins there, if something does. */
+/* Passes the name of the symbol that begins at @address, if there is one. */
 static void add_name_of(const void *address)
 {
 	static char text[KSYM_SYMBOL_LEN];
@@ -57,15 +61,15 @@ static void add_instruction(struct insn *insn, const void *next)
 		add_name_of(next + insn->displacement.value);
 	else
 		add_value(&insn->displacement);
-	if (!insn->immediate2.nbytes)	/* else of 64 bits, and maybe of this boot alone */
+	if (!insn->immediate2.nbytes)	/* a 64-bit immediate may differ from boot to boot */
 		add_value(&insn->immediate);
 }
 
 /**
- * mmp_code_begin - before mmp_code_add()
- * @to: takes each part
+ * mmp_code_begin - set the callback for mmp_code_add()
+ * @to: called with each part of the code
  *
- * Context: after mmp_needs_find(); without the mutex for patching.
+ * Context: after mmp_needs_find(); text_mutex is not held.
  */
 void mmp_code_begin(mmp_add_fn to)
 {
@@ -74,11 +78,12 @@ void mmp_code_begin(mmp_add_fn to)
 }
 
 /**
- * mmp_code_add - add the parts of a function that are the same after each boot
- * @at: its code
- * @size: of the code
+ * mmp_code_add - pass the parts of a function's code that do not change between
+ * boots
+ * @at: the code of the function
+ * @size: its size in bytes
  *
- * Context: with the mutex for patching.
+ * Context: text_mutex is held.
  */
 void mmp_code_add(const void *at, size_t size)
 {

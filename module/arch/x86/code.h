@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Which machine code of x86 differs from boot to boot of one kernel, as it is patched then. */
+/*
+ * Which x86 instructions may differ from boot to boot of one kernel, because
+ * the kernel patches them.
+ */
 #ifndef MMPOLICY_CODE_H
 #define MMPOLICY_CODE_H
 
 #include <linux/mm_types.h>
 
-/* An opcode as a number: its first byte is the lowest. */
+/* A two-byte opcode as one number, with the first byte lowest. */
 #define MMP_TWO_BYTES(second)	(0x0f | (second) << 8)
 
-/* The three bits of the second byte that tell more about some opcodes. */
+/* Returns bits 3 to 5 of the ModRM byte, which extend some opcodes. */
 static inline int mmp_code_group(u8 modrm)
 {
 	return modrm >> 3 & 7;
@@ -21,13 +24,16 @@ static inline bool mmp_code_jumps_on_condition(u32 opcode)
 }
 
 /**
- * mmp_code_is_patched - may the kernel put this instruction in place of another one?
- * @opcode: of the instruction
- * @modrm: its second byte, or 0
+ * mmp_code_is_patched - test whether the kernel may have patched in this
+ * instruction
+ * @opcode: opcode of the instruction
+ * @modrm: its ModRM byte, or 0
  *
- * Such an instruction says nothing of the source, and its place may hold another one of
- * this list after the next boot: a NOP for a call, a call for a return. An identical
- * instruction of the compiler is skipped, too.
+ * Such an instruction says nothing about the source, and the next boot may put
+ * another one of this list in its place: a NOP for a call, or a call for a
+ * return. The same instruction from the compiler is left out, too.
+ *
+ * Return: true if the instruction must be left out.
  */
 static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 {
@@ -41,7 +47,7 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 		return mmp_code_group(modrm) == 2 || mmp_code_group(modrm) == 4;
 	case 0x31:						/* XOR %eax, %eax */
 		return modrm == 0xc0;
-	/* Features of the CPU */
+	/* Patched for the features of the CPU */
 	case MMP_TWO_BYTES(0xae):				/* LFENCE */
 		return mmp_code_group(modrm) == 5;
 	case MMP_TWO_BYTES(0x01):				/* CLAC, STAC */
@@ -50,7 +56,7 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 	case MMP_TWO_BYTES(0x0d): case MMP_TWO_BYTES(0x18):	/* PREFETCH */
 	case MMP_TWO_BYTES(0xc7):				/* CMPXCHG16B */
 	case 0xa4: case 0xa5: case 0xaa: case 0xab:		/* MOVS, STOS */
-	/* In place of calls for hypervisors */
+	/* Patched in place of calls into a hypervisor (paravirt) */
 	case 0x9c: case 0x58: case 0xfa: case 0xfb:		/* PUSHF, POP %rax, CLI, STI */
 	case MMP_TWO_BYTES(0x20): case MMP_TWO_BYTES(0x22):	/* MOV of CR2 and CR3 */
 		return true;
@@ -62,19 +68,25 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 	return false;
 }
 
-/* Is the operand at a distance from the next instruction? */
+/* Returns true if the operand is relative to %rip. */
 static inline bool mmp_code_names_place(u8 modrm)
 {
 	return (modrm & 0xc7) == 0x05;
 }
 
-/* LOCK is DS with one CPU. */
+/*
+ * Returns true for the prefix LOCK, which the kernel replaces by DS on a single
+ * CPU.
+ */
 static inline bool mmp_code_prefix_is_patched(u8 prefix)
 {
 	return prefix == 0xf0 || prefix == 0x3e;
 }
 
-/* May this number be an address in the kernel, which is somewhere else after each boot? */
+/*
+ * Returns true if an immediate may be a kernel address, which differs from boot
+ * to boot (KASLR).
+ */
 static inline bool mmp_code_is_address(u32 value)
 {
 	return value >= 0x80000000 && value < 0xc0000000;

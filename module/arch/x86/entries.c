@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The two entries that each fault calls, in front of entry.S. */
+/*
+ * The two ftrace entries that every anonymous page fault calls. All other
+ * entries are in entry.S.
+ */
 #include <linux/linkage.h>
 #include <linux/mm.h>
 #include <linux/objtool.h>
@@ -9,7 +12,10 @@
 #include "../../anon_order/table.h"
 #include "../../provider/direct.h"
 
-/* Where a CPU keeps its task and its preempt_count(), and the type of the latter. */
+/*
+ * Per-CPU variables that hold the current task and preempt_count(), and the
+ * type of the latter.
+ */
 #if MMP_HAVE_PCPU_HOT
 #define mmp_this_task		pcpu_hot.current_task
 #define mmp_this_preempt_count	pcpu_hot.preempt_count
@@ -88,7 +94,7 @@ __naked notrace __noendbr void mmp_entry_fault(void)
 	"3:	movq	%%rdi, " __percpu_arg([question]) "\n"
 	"	xorq	%c[address](%%rdi), %%r9\n"
 	"	movq	%%r9, " __percpu_arg([key]) "\n"
-	"	jne	mmp_entry_fault_asked\n"	/* always: no address is that small */
+	"	jne	mmp_entry_fault_asked\n"	/* always taken: no address is this small */
 	: : [write] "i" (FAULT_FLAG_WRITE),
 	    [flags] "i" (offsetof(struct vm_fault, flags)),
 	    [vma] "i" (offsetof(struct vm_fault, vma)),
@@ -157,7 +163,8 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 	"	cmpq	%[pmd], %%rcx; jae	8f\n"
 	"	cmpq	$0, " __percpu_arg([vmf]) "; jne	2f\n"
 	"	cmpq	$0, %c[vm_ops](%%rdi); jne	8f\n"
-	"1:	testl	%[advised], %%esi; jne	4f\n"		/* as sysfs has it */
+	/* stock: apply the sizes that sysfs enables */
+	"1:	testl	%[advised], %%esi; jne	4f\n"
 	"	andq	%[given], %%rcx\n"
 	ASM_RET
 	"2:	movq	%[now], %%r9; xorq	%%rdi, %%r9\n"
@@ -182,7 +189,8 @@ __naked notrace __noendbr void mmp_entry_orders(void)
 	"5:	testb	%[stock], %%r8b; jne	1b\n"
 	"8:	jmp	mmp_entry_orders_asked\n"
 	"3:	dec" MMP_COUNT __percpu_arg([count]) "\n"
-	"	testq	%%rdi, %%rdi; jne	1b\n"	/* always: the compiler adds an end */
+	/* always taken; it hides the code that the compiler adds at the end */
+	"	testq	%%rdi, %%rdi; jne	1b\n"
 	: : [fault] "i" (MMP_TVA_FAULT), [advised] "i" (VM_HUGEPAGE),
 	    [pmd] "i" (BIT(PMD_ORDER)), [shift] "i" (STACK_SHIFT),
 	    [special] "i" (MM_POLICY_STOCK | MMP_SWAPIN_ASKS), [stock] "i" (MM_POLICY_STOCK),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Where functions of the kernel call the module before they run: %rdi and so on are the
- * arguments of the function, and the return address is in it.
+ * Entries: ftrace calls them from hooked kernel functions before these run.
+ * %rdi and so on hold the arguments of the hooked function. The return address
+ * points into that function.
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>
@@ -10,10 +11,13 @@
 #include <asm/nospec-branch.h>
 #include <asm/unwind_hints.h>
 
-/* The arguments of the function stay as they are, but for one: what @ask returns. */
+/*
+ * Replaces one argument of the hooked function by the return value of @ask, and
+ * continues the function.
+ */
 .macro MMP_ENTRY name, ask, changed, kept:vararg
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
-	ANNOTATE_NOENDBR	/* only called, and returned to */
+	ANNOTATE_NOENDBR	/* reached by direct calls only */
 	FRAME_BEGIN
 	CALL_DEPTH_ACCOUNT
 	.irp	register, \kept
@@ -27,7 +31,7 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* From the last to the first. */
+/* Pops registers in reverse order. */
 .macro MMP_POP first, rest:vararg
 	.ifnb	\rest
 	MMP_POP	\rest
@@ -36,9 +40,10 @@ SYM_FUNC_END(\name)
 .endm
 
 /*
- * The rest of the function is left out: @instead runs as if the caller had called it. It
- * is returned to, which a CPU predicts wrongly once; a jump would leave it one return
- * address too many, and all returns further up would be predicted wrongly.
+ * Calls @instead in place of the hooked function, which does not run. It uses
+ * RET to get there, which the CPU mispredicts once. A jump would leave one
+ * return address too many on the CPU's return stack, and the CPU would
+ * mispredict all returns further up.
  */
 .macro MMP_GO instead
 	leaq	\instead(%rip), %rax
@@ -47,8 +52,9 @@ SYM_FUNC_END(\name)
 .endm
 
 /*
- * If @wanted says so, @instead runs in place of the function, and may call the rest of
- * it. Else the function runs as ever, with nothing of ours below it.
+ * Calls @wanted. If it returns true, @instead runs in place of the hooked
+ * function, and may call its rest. If not, the hooked function continues
+ * without a stack frame of the module.
  */
 .macro MMP_INSTEAD name, wanted, instead, kept:vararg
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
@@ -68,7 +74,10 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* For a function of one argument: what @wanted says, if not 0, is the second of @instead. */
+/*
+ * Like MMP_INSTEAD, for a hooked function of one argument: a non-zero return
+ * value of @wanted is passed to @instead as second argument.
+ */
 .macro MMP_INSTEAD_WITH name, wanted, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR
@@ -86,7 +95,10 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* As MMP_INSTEAD, if a bool in the structure of the first argument is set. */
+/*
+ * Like MMP_INSTEAD, but tests a bool at @offset in the structure that the first
+ * argument points to.
+ */
 .macro MMP_INSTEAD_IF name, offset, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR
@@ -99,7 +111,10 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* As MMP_INSTEAD, if an argument has the gfp flag for compaction without reclaim. */
+/*
+ * Like MMP_INSTEAD, but tests whether a gfp argument has the flag for
+ * compaction without reclaim.
+ */
 .macro MMP_INSTEAD_GFP name, gfp, flag, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR
@@ -111,7 +126,10 @@ SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
 SYM_FUNC_END(\name)
 .endm
 
-/* @entry is that of the function that goes on at number @nr of @table. */
+/*
+ * Jumps to @entry if the return address in %rax equals element @nr of @table,
+ * that is, if the function of this element has called.
+ */
 .macro MMP_IF_FROM table, nr, entry
 	cmpq	\table+8*\nr(%rip), %rax
 	je	\entry
@@ -133,9 +151,10 @@ MMP_INSTEAD_IF mmp_entry_compact, mmp_compact_direct, mmp_replace_compact
 MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free, rdi, rsi, rdx, rcx
 
 /*
- * For functions that are called less often, as ftrace waits for all tasks for each entry that
- * it lets go of. The return address says which of them it is, in the order of the tables in C.
- * A livepatch may have changed it; then nothing is done.
+ * One entry shared by rarely called functions, because ftrace waits for all
+ * tasks once per entry that it detaches. The return address identifies the
+ * function; the C tables have the same order. If a livepatch has changed it,
+ * the hooked function continues.
  */
 SYM_START(mmp_entry_rare, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR

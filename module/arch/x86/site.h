@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The instruction of a function that ftrace patches. */
+/* The instruction of a kernel function that ftrace patches. */
 #ifndef MMPOLICY_ARCH_X86_SITE_H
 #define MMPOLICY_ARCH_X86_SITE_H
 
@@ -14,7 +14,7 @@
 #include "../../features.h"
 
 #define MMP_SITE_SIZE	MCOUNT_INSN_SIZE
-#define MMP_DECODES	/* code.c compares code of the kernel by the kernel's own decoder */
+#define MMP_DECODES	/* code.c decodes kernel code with the kernel's own decoder */
 
 /* True if the instruction is an ENDBR. */
 #if !MMP_HAVE_IS_ENDBR_AT_PLACE
@@ -25,13 +25,16 @@
 #define mmp_is_endbr(at)	((void)(at), false)
 #endif
 
-/* Returns the first instruction of a function, or the one behind its ENDBR. */
+/*
+ * Returns the address of the instruction that ftrace patches: the first one of
+ * the function, or the one after its ENDBR.
+ */
 static inline void *mmp_site_of(void *function)
 {
 	return mmp_is_endbr(function) ? function + ENDBR_INSN_SIZE : function;
 }
 
-/* Does @site hold a call of ftrace, or a NOP as long? */
+/* Returns true if @site is a call of ftrace, or a 5-byte NOP. */
 static inline bool mmp_is_site(const void *site)
 {
 	static const u8 nop[MCOUNT_INSN_SIZE] = { 0x0f, 0x1f, 0x44, 0x00, 0x00 };
@@ -39,7 +42,10 @@ static inline bool mmp_is_site(const void *site)
 	return *(const u8 *)site == CALL_INSN_OPCODE || !memcmp(site, nop, sizeof(nop));
 }
 
-/* While ftrace changes a call, for example for a new tracer, a breakpoint stands there. */
+/*
+ * Returns true if ftrace has patched in a call. While ftrace changes a call,
+ * for example for another tracer, a breakpoint (INT3) is in its place.
+ */
 static inline bool mmp_site_calls(const void *site)
 {
 	u8 opcode = READ_ONCE(*(const u8 *)site);
@@ -47,7 +53,7 @@ static inline bool mmp_site_calls(const void *site)
 	return opcode == CALL_INSN_OPCODE || opcode == INT3_INSN_OPCODE;
 }
 
-/* Returns the reason why no point can be used on this machine, or NULL. */
+/* Returns the reason why this machine can use no point, or NULL. */
 static inline const char *mmp_arch_lacks(void)
 {
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))

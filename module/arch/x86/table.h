@@ -27,7 +27,7 @@ static inline unsigned long mmp_table_bits(pmd_t pmd)
 
 static inline bool mmp_bits_table(unsigned long bits)
 {
-	/* mmp_table_bits() has masked the other bits of this byte. */
+	/* mmp_table_bits() has cleared the other bits of this byte. */
 	return (u8)bits == _PAGE_PRESENT;
 }
 
@@ -36,7 +36,10 @@ static inline const pte_t *mmp_table_at(unsigned long bits)
 	return __va(bits - _PAGE_PRESENT);
 }
 
-/* The bits of an entry. Callers may OR or AND several words, and test the result below. */
+/*
+ * Returns the bits of an entry. Callers may combine several entries with OR or
+ * AND, and test the result with the functions below.
+ */
 static inline unsigned long mmp_bits(pte_t pte)
 {
 	return native_pte_val(pte);
