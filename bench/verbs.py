@@ -20,7 +20,7 @@ from typing import Any
 from bench import with_table
 from lab import counting
 from lab.counting import THP
-from lab.guest import COMPILED, PYTHON, Guest
+from lab.guest import COMPILED, PYTHON, Guest, by_line
 from lab.machine import TREE
 from lab.policies import example, helper
 from lab.programs import BenchError, must, workload
@@ -134,24 +134,21 @@ def answers(
     names = {word: name for name, word in words.items()}
     names[must(guest, "uname -r").strip()] = "RELEASE"
     text = json.dumps([[line, [words.get(w, w) for w in shlex.split(line)]] for line in lines])
-    found, problems, rest = dict[str, Answer](), list[str](), b""
+    found, problems = dict[str, Answer](), list[str]()
 
-    def take(data: bytes) -> None:
-        nonlocal rest
-        *whole, rest = (rest + data).split(b"\n")
-        for each in whole:
-            if not each.startswith(b"["):
-                problems.append(each.decode(errors="replace"))
-                continue
-            line, status, output = json.loads(each)
-            found[line] = answer(status, line, output, names)
-            keep(line, found[line])
+    def take(each: str) -> None:
+        if not each.startswith("["):
+            problems.append(each)
+            return
+        line, status, output = json.loads(each)
+        found[line] = answer(status, line, output, names)
+        keep(line, found[line])
 
     path = f"PATH={helper().parent}:$PATH PYTHONPATH={TREE}/userspace/src"
     program = f"{path} PYTHONPYCACHEPREFIX={COMPILED} {PYTHON} {TREE}/bench/typist.py"
     try:
         put = f"cat >{HERE}/lines <<'END'\n{text}\nEND\n"
-        result = guest.run(f"{put}cd {HERE} && {program} <lines", LIMIT_S, sink=take)
+        result = guest.run(f"{put}cd {HERE} && {program} <lines", LIMIT_S, sink=by_line(take))
     finally:
         guest.run(f"kill -KILL -{sparse} -{full}; rm -r {HERE} /var/lib/mmpolicy")
     if result.rc or problems:

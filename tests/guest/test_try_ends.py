@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lab.guest import by_line
 from lab.machine import TREE
 from lab.programs import must, workload
 
@@ -52,23 +53,20 @@ def test_the_host_is_as_before_or_kept(machines: Machines) -> None:
     """Stock or the kept state after each end, and `try --status` says which."""
     guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
     seed, first, rounds = begin()
-    faults, other, rest = list[str](), list[str](), b""
+    faults, other = list[str](), list[str]()
 
-    def take(data: bytes) -> None:
-        nonlocal rest
-        *whole, rest = (rest + data).split(b"\n")
-        for line in whole:
-            if not line.startswith(b"{"):
-                other.append(line.decode(errors="replace"))
-                continue
-            found = json.loads(line)
-            faults.append(found["fault"])
-            if MORE in os.environ:
-                record(found)
+    def take(line: str) -> None:
+        if not line.startswith("{"):
+            other.append(line)
+            return
+        found = json.loads(line)
+        faults.append(found["fault"])
+        if MORE in os.environ:
+            record(found)
 
     must(guest, "modprobe mmpolicy")
     words = f"{SCRIPT} {ENDS} {seed} {first} {rounds} /{GROUP.partition('cgroup/')[2]}"
-    result = guest.run(f"{words} {shlex.quote(LOAD)}", 300 + 120 * rounds, sink=take)
+    result = guest.run(f"{words} {shlex.quote(LOAD)}", 300 + 120 * rounds, sink=by_line(take))
     assert (result.rc, other) == (0, []), "\n".join(other)
     assert faults == [""] * rounds, faults
     must(guest, f"echo 1 >{GROUP}/cgroup.kill; umount /var/lib/mmpolicy; rmmod mmpolicy")

@@ -251,7 +251,7 @@ def test_collapse_without_a_free_block(machines: Machines) -> None:
         assert must(guest, work) == before
     assert job.wait().rc == 0
     said(guest)
-    must(guest, f"rm -f /run/theirs; rmdir {OTHER}; echo 20 >{PROACTIVE}")
+    must(guest, f"rm -f /run/theirs; rmdir {OTHER}")
 
 
 def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> None:

@@ -46,6 +46,7 @@ echo 60000 >{KHUGEPAGED}/alloc_sleep_millisecs
 echo 4096 >{KHUGEPAGED}/pages_to_scan
 echo 511 >{KHUGEPAGED}/max_ptes_none
 echo 64 >{KHUGEPAGED}/max_ptes_swap
+echo 20 >/proc/sys/vm/compaction_proactiveness
 """
 
 # Number of turns in which each policy of each point is on once; points do not affect each other.
@@ -64,7 +65,7 @@ Pages = dict[int, int]
 
 
 def back_to_boot(guest: Guest) -> None:
-    """Unload the module, restore the settings of huge pages, and remove cgroups of tests."""
+    """Unload the module, restore settings of the kernel, and remove cgroups of tests."""
     must(guest, BOOT)
 
 

@@ -125,6 +125,19 @@ def new_log(name: str) -> Path:
     return folder / f"guest-{name}-{stamp}-{secrets.token_hex(2)}.log"
 
 
+def by_line(take: Callable[[str], object]) -> Callable[[bytes], None]:
+    """Return a sink for `Guest.run()` that hands on each whole line, without its end."""
+    rest = b""
+
+    def sink(data: bytes) -> None:
+        nonlocal rest
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            take(line.decode(errors="replace"))
+
+    return sink
+
+
 class Reply:
     """Splits data from the command port into output and exit status."""
 
