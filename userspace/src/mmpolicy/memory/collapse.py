@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
 """Collapse fully used memory of a process into 2 MB pages.
 
-The kernel copies 512 pages into one of 2 MB and holds the mmap_lock of the process for that time,
-so the process stops if it writes to this memory, maps or unmaps. MADV_COLLAPSE also fills holes,
-copies pages that are shared after fork() and swaps in. So each 2 MB is checked just before the
-call, and after it, as the call may return success without a collapse.
+The kernel copies 512 pages into one page of 2 MB and holds the mmap_lock of the process meanwhile,
+so the process stops if it writes to this memory or calls mmap() or munmap(). MADV_COLLAPSE also
+fills holes, copies pages that are shared after fork(), and swaps pages in. So each 2 MB block is
+checked just before the call. It is checked again after the call, which may return success without
+a collapse.
 
-Without a budget, up to GROUP of 2 MB are checked together, collapsed, and checked again. A collapse
-replaces the contents of the CPU's caches, so Python runs several times slower after it. The last
-of these 2 MB were checked SLICE_S before their collapse. Within that time, the program may free
-pages, and gets them back as part of 2 MB, or fork, and its pages are copied.
+Without a CPU budget, up to GROUP blocks are checked together, collapsed, and checked again. A
+collapse replaces the contents of the CPU's caches, so Python runs several times slower after it.
+The last of these blocks was checked up to SLICE_S before its collapse. Within that time, the
+program may free pages, which the collapse fills again, or fork, so that the collapse copies shared
+pages.
 """
 
 from __future__ import annotations
@@ -36,37 +38,42 @@ from mmpolicy.memory.space import Space
 from mmpolicy.memory.trim import Pressure
 
 PAGES = BLOCK // PAGE
-ENTRIES = PAGES * 8  # bytes of pagemap
+ENTRIES = PAGES * 8  # bytes of /proc/PID/pagemap for one 2 MB block
 NEARLY = PAGES * 2 // 100
 PMD_SIZE = f"{THP}/hpage_pmd_size"
-CHUNK = 16  # blocks whose entries are read together; the kernel drops the lock after each
-LOOK_S = 0.25  # interval between checks of free memory and pressure
-# Without a budget, the run works for so many seconds under SCHED_FIFO, then sleeps for a moment so
-# that a program on the same CPU gets its turn. One such sleep takes 40 us of CPU.
+# blocks whose pagemap entries one read returns; the kernel drops mmap_lock after each read
+CHUNK = 16
+LOOK_S = 0.25  # seconds between checks of free memory and of memory pressure
+# Without a CPU budget, the run works for SLICE_S seconds under SCHED_FIFO, then sleeps for a
+# moment so that a program on the same CPU can run. One such sleep takes 40 us of CPU time.
 SLICE_S, GROUP = 0.008, 8
-MARGIN = 2 * BLOCK  # Stay this far below a limit, as each CPU charges memory in batches.
-SECTION = 1 << 15  # This many pages of memory are always on one NUMA node.
-NEAR = 128 << 20  # Within this many bytes of a limit, the usage is read before each collapse.
-SPOT = 64  # This many bytes of each page are read first, to find pages full of zeroes.
-# One page in SAMPLE is read before a collapse, one in ESTIMATE to estimate the empty part. Both are
-# prime, so that a program that uses each 16th page does not look like one that uses all of them.
+MARGIN = 2 * BLOCK  # bytes to stay below a cgroup's limit, as each CPU charges memory in batches
+SECTION = 1 << 15  # page frames of a memory section; a section never spans two NUMA nodes
+# bytes below a cgroup's limit from which on its usage is read before each collapse
+NEAR = 128 << 20
+SPOT = 64  # bytes of each page that are read first, to find pages full of zeroes
+# One page in SAMPLE is read before a collapse, and one in ESTIMATE to estimate the empty part.
+# Both numbers are prime, so a program that uses every 16th page does not look like a program that
+# uses all pages.
 SAMPLE, ESTIMATE = 31, 13
-PATIENCE = 6  # After this many slow collapses in a row, the run stops.
-TIMED = 5  # This many collapses of the command's own memory are timed before any of a program's.
-BACK_OFF_S = 1.0  # pause after one slow collapse, doubled after each further one
+PATIENCE = 6  # number of slow collapses in a row after which the run stops
+# number of collapses of the command's own memory that are timed before the first of a program's
+TIMED = 5
+BACK_OFF_S = 1.0  # seconds to pause after one slow collapse; doubled after each further slow one
 
-# The highest byte of an entry of pagemap
+# Bits in the highest byte of a pagemap entry
 PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
 FRAME = (1 << 55) - 1
 FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
 THERE = bytes(mark >> 7 for mark in range(256))
-# 512 entries as one number: of the frames 0, 1, 2 and so on, and of frame 1 each time
+# 512 pagemap entries as one big number: for the frames 0, 1, 2 and so on, and for frame 1 each
+# time
 RISING, ONES = (
     int.from_bytes(array("Q", some).tobytes(), "little") for some in (range(PAGES), [1] * PAGES)
 )
-# Bits of kpageflags
+# Bits of /proc/kpageflags
 UNEVICTABLE, ZERO_PAGE = 1 << 18, 1 << 24
-COMPOUND = 1 << 15 | 1 << 16  # head or tail of a large folio
+COMPOUND = 1 << 15 | 1 << 16  # bits of kpageflags: head or tail page of a large folio
 
 ABSENT, HUGE = "absent", "already 2 MB pages"
 NOT_FULL, EDGES, SWAP = "not full", "outside whole 2 MB of an area", "partly swapped"
@@ -87,35 +94,35 @@ def check_possible(tree: Tree) -> None:
 
 
 class Verdict(NamedTuple):
-    """The decision about one aligned 2 MB."""
+    """Whether to collapse an aligned 2 MB block, and why not."""
 
-    cause: str  # reason to leave it alone, "" to collapse it
-    pages: int  # The number of pages that the process does not share.
-    missing: int  # The number of absent pages that a collapse would fill.
-    frame: int = 0  # of some page
+    cause: str  # the reason not to collapse the block; "" to collapse it
+    pages: int  # number of pages in the block that no other process shares
+    missing: int  # number of absent pages in the block, which a collapse would fill
+    frame: int = 0  # number of the page frame of one of the pages
 
 
 class Candidates(NamedTuple):
-    """The blocks of one area that could become 2 MB pages."""
+    """The 2 MB blocks of one memory area that may be collapsed."""
 
     pid: int
     starts: list[int]
-    missing: int  # pages, in all of them
+    missing: int  # number of absent pages in all blocks
 
 
 @dataclass
 class Seen:
-    """The memory of a process by verdict, in pages."""
+    """The memory of a process in pages, by the decision about it."""
 
     pages: int = 0
     huge: int = 0
     areas: list[Candidates] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    nearly: int = 0  # The number of pages in blocks of 2 MB that lack at most NEARLY pages.
-    lacking: int = 0  # pages that these lack
+    nearly: int = 0  # number of present pages in blocks that lack at most NEARLY pages
+    lacking: int = 0  # number of absent pages in these blocks
 
     def skip(self, verdict: Verdict) -> None:
-        """Count 2 MB that are left alone."""
+        """Count a 2 MB block that is not collapsed."""
         self.skipped[verdict.cause] += verdict.pages
         if verdict.cause == NOT_FULL and verdict.missing <= NEARLY:
             self.nearly += verdict.pages
@@ -143,19 +150,21 @@ class Flags:
 
 
 def is_huge(first: int, last: int) -> bool:
-    """Return whether an aligned 2 MB is one folio, by the entries of its first and last page."""
+    """Return whether a 2 MB block is one folio, by the pagemap entries of its first and last page."""
     frame = first & FRAME
     there = first & last & PRESENT << 56
     return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
 
 
 def _in_a_row(raw: bytes, first: int) -> bool:
-    """Tell if all entries are of one folio; a write during a child's lifetime replaces a page."""
+    """Return whether the 512 entries map consecutive frames, as after a collapse. A write while a
+    child exists replaces a page.
+    """
     return int.from_bytes(raw, "little") == first * ONES + RISING
 
 
 def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) -> Verdict:
-    """Decide from its 512 entries of pagemap whether to collapse an aligned 2 MB of one area."""
+    """Decide from its 512 pagemap entries whether to collapse an aligned 2 MB block."""
     marks = raw[7::8]
     first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
     if is_huge(first, last) and _in_a_row(raw, first):
@@ -164,9 +173,9 @@ def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) ->
         return Verdict("", PAGES, 0, first & FRAME)
     there = marks.translate(THERE).count(1)
     kinds = {mark: marks.count(mark) for mark in set(marks)}
-    # Neither FILE nor EXCLUSIVE: the zero page, or a page shared with a child.
+    # a page with neither FILE nor EXCLUSIVE is the zero page, or shared with a child
     common = [mark for mark in kinds if mark & PRESENT and not mark & EXCLUSIVE]
-    zeroes = sum(kinds[mark] for mark in common if mark & FILE)  # the huge zero page
+    zeroes = sum(kinds[mark] for mark in common if mark & FILE)  # entries of the huge zero page
     if any(not mark & FILE for mark in common):
         entries = array("Q", raw)
         zeroes += sum(
@@ -204,8 +213,8 @@ def _own_pages(start: int, marks: bytes) -> Sequence[int]:
 class Target:
     """A process whose memory is checked and collapsed.
 
-    Its page tables are held open, so after an exec() they are empty, and not those of another
-    program at equal addresses.
+    The object keeps a file of the process's address space open. After an exec(), that address
+    space is empty, so no memory of another program at the same addresses is collapsed.
     """
 
     def __init__(self, host: Host, pid: int, holds: Holds, most_missing: int) -> None:
@@ -216,9 +225,9 @@ class Target:
         self.folders = limited_folders(host.tree, pid)
 
     def look(self, note: Callable[[int, Verdict], None] = lambda _start, _verdict: None) -> Seen:
-        """Return the candidates, and the other pages by cause; contents are not read.
+        """Return the blocks to collapse, and all other pages by cause; page contents are not read.
 
-        note() is called with the verdict on each aligned 2 MB that has any page.
+        note() is called with the decision about each 2 MB block that has any page.
         """
         seen = Seen()
         for area in self._space.areas():
@@ -280,14 +289,16 @@ class Target:
             return verdict
         if not verdict.frame:
             raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
-        # KPF_KSM is not used: Linux 6.12 sets it for all anonymous pages. The call refuses KSM.
+        # KPF_KSM is not tested, as Linux 6.12 sets it for all anonymous pages. MADV_COLLAPSE
+        # refuses KSM pages.
         locked = self._flags.of(verdict.frame) & UNEVICTABLE
         return verdict._replace(cause=LOCKED if locked else "")
 
     def verdicts(self, starts: Sequence[int]) -> list[Verdict]:
-        """Decide about adjacent 2 MB again, now by contents too; empty if the process has ended.
+        """Decide again about adjacent 2 MB blocks, now by page contents too; [] if the process has
+        ended.
 
-        One page in SAMPLE is read first, as reading all of them costs as much as a collapse.
+        One page in SAMPLE is read first, as reading all pages costs as much as a collapse.
         """
         raw = self._entries(starts[0], len(starts))
         if len(raw) < len(starts) * ENTRIES:
@@ -303,18 +314,23 @@ class Target:
         return [*found.values()]
 
     def verdict(self, start: int) -> Verdict | None:
-        """Decide about 2 MB again, now by contents too; None if the process has ended."""
+        """Decide again about one 2 MB block, now by page contents too; None if the process has
+        ended.
+        """
         return next(iter(self.verdicts([start])), None)
 
     def _zeroes(self, raw: bytes, start: int) -> int:
-        """Return how many pages are full of zeroes, if the sample has one; stop at too many."""
+        """Return the number of pages full of zeroes in a 2 MB block; 0 if a sample has none.
+
+        Counting stops when there are too many for a collapse.
+        """
         there = _own_pages(start, raw[7::8])
         if not self._full_of_zeroes(there[::SAMPLE], 0):
             return 0
         return self._full_of_zeroes(there, self._most - (PAGES - len(there)))
 
     def _full_of_zeroes(self, pages: Sequence[int], most: int) -> int:
-        """Return how many of some pages are full of zeroes, at most one more than `most`."""
+        """Return how many of the given pages are full of zeroes, at most one more than `most`."""
         spots, nothing, found = self.memory.read(pages, SPOT), bytes(SPOT), 0
         for at in range(0, len(spots), SPOT):
             if spots[at : at + SPOT] == nothing:
@@ -324,10 +340,10 @@ class Target:
         return found
 
     def emptiness(self, start: int) -> float:
-        """Estimate the share of 2 MB that is the empty part of large folios: 0 to 1.
+        """Estimate the empty share of a 2 MB block, 0 to 1, by reading one page in ESTIMATE.
 
-        One page in ESTIMATE is read. Absent pages count as empty, as those of a large folio stay
-        charged. The result is 0 if the first page is not in a large folio.
+        Absent pages count as empty, as absent pages of a large folio stay charged. The result is 0
+        if the first present page is not in a large folio.
         """
         raw = self._entries(start, 1)
         marks = raw[7::8]
@@ -339,7 +355,7 @@ class Target:
         return 1 - used * len(there) / PAGES
 
     def made(self, starts: Sequence[int]) -> list[bool]:
-        """Return whether each of adjacent 2 MB is one huge page now."""
+        """Return for each of adjacent 2 MB blocks whether it is one huge page now."""
         raw = self._entries(starts[0], len(starts))
         entries = array("Q", raw.ljust(len(starts) * ENTRIES, b"\0"))
         ends = zip(entries[::PAGES], entries[PAGES - 1 :: PAGES])
@@ -347,7 +363,10 @@ class Target:
 
 
 def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
-    """Return that a node has no 2 MB above the reserve once some more are taken, else ""."""
+    """Return an error text if a node has too few free 2 MB blocks for --reserve, else "".
+
+    taken: number of blocks that this run has used since the node was read.
+    """
     free, kept = node.free_blocks - taken, int(node.all_blocks * reserve)
     if free > kept:
         return ""
@@ -355,7 +374,9 @@ def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
 
 
 def check_blocks(tree: Tree, reserve: float) -> None:
-    """Raise an error if no node has a free 2 MB above the reserve, as the kernel would compact."""
+    """Raise an error if no node has a free 2 MB block above --reserve: the kernel would have to
+    compact.
+    """
     zones = read_zones(tree)
     nodes = [node for zone in zones if zone.spanned and (node := node_of(zones, zone.first))]
     whys = [short_of_blocks(node, 0, reserve) for node in nodes]
@@ -364,52 +385,56 @@ def check_blocks(tree: Tree, reserve: float) -> None:
 
 
 def time_one(host: Host, holds: Holds) -> float:
-    """Measure how long one collapse takes on this host, on memory of our own."""
+    """Measure how many seconds one collapse takes on this host, on memory of this command."""
     if not host.advice.can_collapse():
         raise Error(NO_COLLAPSE, Exit.LACKING, KERNEL)
-    # statistics.median() would be an import that takes a tenth of the start
+    # an import of statistics.median() takes a tenth of the start-up time
     return sorted(host.advice.time_collapses(TIMED, holds.undisturbed))[TIMED // 2]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run."""
+    """The limits of a run of collapses."""
 
-    share: float  # share of the run's time spent in collapses
-    longest_s: float  # limit for one collapse
-    growth_pages: int  # limit for the whole run
-    reserve: float  # share of a node's memory that stays free in 2 MB blocks
+    share: float  # largest share of the run's time that collapses may take
+    longest_s: float  # longest time of one collapse in seconds
+    growth_pages: int  # pages by which the program's memory may grow in the whole run
+    reserve: float  # share of a node's memory to leave free as 2 MB blocks
 
 
 @dataclass
 class Done:
-    """The result of a run."""
+    """The result of a run of collapses."""
 
-    made: Counter[int] = field(default_factory=Counter)  # blocks by process
+    made: Counter[int] = field(default_factory=Counter)  # number of collapsed blocks by process
     starts: set[int] = field(default_factory=set)  # addresses of the collapsed blocks
-    added: Counter[int] = field(default_factory=Counter)  # pages by process
-    skipped: Counter[str] = field(default_factory=Counter)  # pages by cause
+    # number of absent pages filled, by process
+    added: Counter[int] = field(default_factory=Counter)
+    # number of pages not collapsed, by cause
+    skipped: Counter[str] = field(default_factory=Counter)
     ended: set[int] = field(default_factory=set)
     longest_s: float = 0.0
     cpu_s: float = 0.0
-    stopped: str = ""  # the reason, if the run ended early
+    stopped: str = ""  # the reason why the run ended early, if it did
     next_step: str = ""
     tried: int = 0
 
 
 class Collapser:
-    """Collapses one 2 MB after another, and pauses after each to keep to the budget."""
+    """Collapses one 2 MB block after another, and pauses after each to stay within the CPU budget."""
 
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure
         self._zones = read_zones(host.tree)
         self._looked = -inf
-        self._since = 0  # blocks taken since free memory was read
-        self._worked_s = 0.0  # since the last pause
-        self._each_s = 0.0  # the duration of the last collapse
-        self._nodes: dict[int, Node | None] = {}  # by section, from the last reading
-        self._rooms: dict[str, int | None] = {}  # room below limits, by folder, when last read
-        self._slow = 0  # slow collapses in a row
+        self._since = 0  # blocks allocated since free memory was read
+        self._worked_s = 0.0  # seconds of work since the last pause
+        self._each_s = 0.0  # seconds that the last collapse took
+        # node of each memory section, from the last reading of free memory
+        self._nodes: dict[int, Node | None] = {}
+        # room below the limit of each cgroup folder in bytes, when last read
+        self._rooms: dict[str, int | None] = {}
+        self._slow = 0  # number of slow collapses in a row
         self._cpu_s = time.thread_time()
         self.done = Done()
 
@@ -421,7 +446,7 @@ class Collapser:
         return not verdict or bool(verdict.cause) or self._has_room(target, verdict.frame)
 
     def run(self, targets: dict[int, Target], areas: list[Candidates]) -> Iterator[int]:
-        """Collapse all areas; yield after each 2 MB how many remain."""
+        """Collapse the blocks of all areas; yield the number of remaining blocks after each."""
         again: list[tuple[Target, int]] = []
         left = sum(len(area.starts) for area in areas)
         for area in sorted(areas, key=lambda each: -len(each.starts)):
@@ -436,7 +461,7 @@ class Collapser:
                 if self.done.stopped:
                     return
             left -= at
-        # A second attempt may succeed for pages that were in use only briefly.
+        # a second attempt may succeed for pages that were in use only briefly
         for target, start in again:
             if EAGAIN in self._step(target, [start]).values():
                 self.done.skipped[PINNED] += PAGES
@@ -445,7 +470,9 @@ class Collapser:
                 return
 
     def _group(self, starts: list[int], at: int) -> list[int]:
-        """Return the adjacent 2 MB to collapse until the next pause: one with a budget."""
+        """Return the adjacent blocks to collapse until the next pause: a single one with a CPU
+        budget.
+        """
         most, end = 1, at + 1
         if self._limits.share == 1 and self._each_s:
             most = min(int(SLICE_S / self._each_s), GROUP)
@@ -454,13 +481,15 @@ class Collapser:
         return starts[at:end]
 
     def _step(self, target: Target, starts: list[int]) -> dict[int, int]:
-        """Check and collapse some 2 MB, and pause; return the errno of each that was reached."""
+        """Check and collapse some blocks, then pause; return the errno of each block that was
+        reached.
+        """
         if target.pid in self.done.ended or self._must_stop():
             return dict.fromkeys(starts[:1], 0)
         began = self._host.clock()
         try:
-            # The calls hold the mmap_lock of the process, which would wait if they were preempted.
-            # One call for a whole step, as switching the scheduler costs more than the check.
+            # While the calls hold the mmap_lock of the process, they must not be preempted. All
+            # calls of a step share one change of the scheduler, which costs more than the check.
             with target.holds.undisturbed():
                 numbers = self._collapse(target, starts)
         except Error as err:
@@ -473,7 +502,9 @@ class Collapser:
         return numbers
 
     def _pause(self, took: float) -> None:
-        """Pause for the budget, or so that a program on the same CPU gets its turn."""
+        """Pause so that the run stays within its CPU budget and another program on this CPU can
+        run.
+        """
         self.done.cpu_s = time.thread_time() - self._cpu_s
         self._worked_s += took
         pause = took * (1 / self._limits.share - 1)
@@ -491,7 +522,7 @@ class Collapser:
         for start, verdict in zip(starts, verdicts):
             why = verdict.cause or self._beyond_growth(verdict, chosen.values())
             if why and chosen:
-                break  # The next step begins with it.
+                break  # the next step begins with this block
             numbers[start] = 0
             if why:
                 self.done.skipped[why] += verdict.pages
@@ -502,14 +533,18 @@ class Collapser:
         return self._call(target, chosen, numbers) if chosen else numbers
 
     def _beyond_growth(self, verdict: Verdict, chosen: Iterable[Verdict]) -> str:
-        """Return GROWTH if 2 MB would let memory grow too much, after those chosen, else ""."""
+        """Return GROWTH if one more block, after the chosen ones, lets memory grow too much, else
+        "".
+        """
         added = sum(self.done.added.values()) + sum(each.missing for each in chosen)
         return GROWTH if added + verdict.missing > self._limits.growth_pages else ""
 
     def _call(
         self, target: Target, chosen: dict[int, Verdict], numbers: dict[int, int]
     ) -> dict[int, int]:
-        """Collapse adjacent 2 MB up to the first that fails; return the errno of each reached."""
+        """Collapse adjacent blocks up to the first failure; return the errno of each block
+        reached.
+        """
         began = self._host.clock()
         found = target.memory.collapse([*chosen])
         self._time(len(found), self._host.clock() - began)
@@ -528,10 +563,10 @@ class Collapser:
                 if start in reached or start not in chosen}  # fmt: skip
 
     def _note(self, target: Target, number: int, start: int, verdict: Verdict) -> None:
-        """Record why a collapse made no huge page."""
+        """Record the reason if a collapse made no huge page."""
         if number in (EPERM, EACCES):
             raise explain(number, f"advise process {target.pid}", REMEDIES)
-        # The kernel returns ENOMEM also if the area has a hole.
+        # ENOMEM also means that the memory area has a hole
         if number == ENOMEM and target.verdict(start) == verdict:
             self._stop("the kernel found no free 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
@@ -540,7 +575,7 @@ class Collapser:
             self.done.skipped[GONE if number == ENOMEM else REFUSED] += verdict.pages
 
     def _time(self, number: int, took: float) -> None:
-        """Note the duration of some collapses."""
+        """Record how long some collapses took, and stop the run after too many slow ones."""
         self._each_s = took / number
         self.done.tried += number
         self.done.longest_s = max(self.done.longest_s, self._each_s)
@@ -580,7 +615,10 @@ class Collapser:
         return not self.done.stopped
 
     def _room_in(self, folder: str) -> int | None:
-        """Return the room below the limit of a cgroup; the program may take some at any time."""
+        """Return the bytes left below the limit of a cgroup; None without a limit.
+
+        The program may use some of them at any time.
+        """
         room = self._rooms.get(folder, 0)
         if room is not None and room < NEAR:
             room = self._rooms[folder] = room_in(self._host.tree, folder)

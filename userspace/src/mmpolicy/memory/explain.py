@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Explain each area of a process: its folios, the orders wanted and why, and the waste of them."""
+"""Explain each memory area of a process: its folios, the orders that the policy requested with the
+reasons, and the empty part of the folios.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory.folios import PAGE, Area, totals
 
-# The descriptions in docs/policies/anon_order.md; other reasons are shown by their name.
+# Reasons as docs/policies/anon_order.md describes them; an unlisted reason is printed by its name.
 WORDS = {
     "cap": "it is the limit of the policy",
     "dense_neighbour": "memory nearby was used in full",
@@ -26,7 +28,7 @@ WORDS = {
 
 @dataclass
 class Wanted:
-    """The orders that a policy wanted, and its reasons."""
+    """Counts of the orders that a policy requested, and of its reasons."""
 
     orders: Counter[int] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -41,7 +43,7 @@ class Wanted:
         return {"orders": dict(sorted(self.orders.items())), "reasons": dict(self.reasons)}
 
     def text(self) -> str:
-        """Return the counts in words, the most frequent first."""
+        """Return the counts as text, the most frequent order and reason first."""
         number = sum(self.orders.values())
         orders = ", ".join(f"{size(order)} {n}" for order, n in self.orders.most_common())
         reasons = "; ".join(
@@ -53,20 +55,22 @@ class Wanted:
 
 @dataclass
 class Explained:
-    """An area, or the sum of all areas."""
+    """Facts about a memory area, or about all areas together."""
 
     start: int
     end: int
     name: str
     pages: int = 0
-    large: Counter[int] = field(default_factory=Counter)  # pages in folios by order, above 0
-    unused: Counter[int] = field(default_factory=Counter)  # of these, pages full of zeroes
+    # number of pages in folios of each order above 0
+    large: Counter[int] = field(default_factory=Counter)
+    # number of these pages that are full of zeroes
+    unused: Counter[int] = field(default_factory=Counter)
     wanted: Wanted = field(default_factory=Wanted)
     shadow: Wanted = field(default_factory=Wanted)
 
     @property
     def unused_share(self) -> float:
-        """Return the share of the pages of large folios that were never used."""
+        """Return the share of the pages of large folios that were never written."""
         return sum(self.unused.values()) / sum(self.large.values()) if self.large else 0.0
 
     def as_data(self) -> dict[str, Any]:
@@ -78,7 +82,7 @@ class Explained:
         }  # fmt: skip
 
     def lines(self) -> Iterator[str]:
-        """Yield the area in words."""
+        """Yield the facts about the area as lines of text."""
         kept = [
             f"{n * PAGE >> 10} kB in folios of {size(order)}, "
             f"{self.unused[order] / n:.0%} never used"
@@ -96,7 +100,7 @@ def size(order: int) -> str:
 
 
 def explain_areas(areas: Iterable[Area], decisions: Iterable[Decision]) -> list[Explained]:
-    """Return the areas that have memory, with the decisions in each."""
+    """Return the facts about each area with resident memory, including the policy decisions in it."""
     found = []
     for area in areas:
         each = Explained(area.start, area.start + len(area.kinds) * PAGE, area.name)
@@ -113,7 +117,7 @@ def explain_areas(areas: Iterable[Area], decisions: Iterable[Decision]) -> list[
 
 
 def all_of(found: Iterable[Explained]) -> Explained:
-    """Return the sum of some areas."""
+    """Return the facts about all given areas together."""
     whole = Explained(0, 0, "all")
     for each in found:
         whole.pages += each.pages

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Advice for a host, from a survey of its processes: the most expensive finding comes first.
 
-A cost is the share of a CPU that page faults take, by the figures of `calibrate`, or memory that is
-empty. Both are compared as shares of the host. Below 1 % of a CPU and 5 % of the memory of a
-service, a change is not worth its price, and only the figures are reported. Each command does what
-its line says if typed as printed; a line without such a command names a next step.
+The cost of a finding is the share of a CPU that page faults take, by the figures of `calibrate`,
+or the size of empty memory. Both are compared as shares of the host. Below 1 % of a CPU and 5 % of
+the memory of a service, a change is not worth its price, and only the figures are reported. Each
+printed command does what its line says; a line without a command names the next step.
 """
 
 from __future__ import annotations
@@ -37,23 +37,24 @@ from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
 from mmpolicy.memory.trim import LOCKED, cause_of, check_possible
 
 LINES = 5
-LEAST_PERCENT = 1.0  # of a CPU
-LONGEST_FAULT_NS = 1e5  # for a page of 4 kB, even in an emulated guest
-# Empty memory of at least this size and this share of a service justifies a change.
+LEAST_PERCENT = 1.0  # percent of a CPU
+LONGEST_FAULT_NS = 1e5  # longest fault of a 4 kB page in ns, even in an emulated guest
+# Empty memory justifies a change from this size and this share of the service's memory on.
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
-MOST = 0.5  # A cause of more than this share of the waste decides on the remedy.
-# Below this share of empty memory, each folio may contain too little of it to be split.
+MOST = 0.5  # The remedy depends on a cause if the cause explains more than this share of the waste.
+# With a smaller empty share of the memory, each single folio may be too full to split.
 EVEN = 0.15
-STALLS = 5.0  # direct compactions a second
-# Several sizes are enabled, as a smaller one may fit where a larger one does not.
+STALLS = 5.0  # direct compactions per second from which on they count as many
+# Several sizes are enabled, as a smaller folio may fit where a larger one does not.
 OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
-# From this share of a process's faults on, faults of huge pages explain its kernel time.
+# Share of 2 MB faults among a process's faults from which on they explain its kernel time.
 CLEARING = 0.2
 SMALLER = "restart it, with smaller folios"
 GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
-LARGE_KIB = 256 << 10  # A service with more memory than this is shown, as users ask about it.
+# A service with more memory than this gets a line even without a finding, as users ask about it.
+LARGE_KIB = 256 << 10
 
 
 class Finding(NamedTuple):
@@ -63,7 +64,7 @@ class Finding(NamedTuple):
     what: str
     commands: tuple[str, ...] = ()
     price: str = ""
-    next_step: str = ""  # The next step in words, if no command does it.
+    next_step: str = ""  # the next step as text, if no command does it
     cpu_percent: float = 0.0
     mib: float = 0.0
     worth: bool = True
@@ -79,11 +80,11 @@ class Finding(NamedTuple):
 
 
 class Module(NamedTuple):
-    """Whether this host can have the module, and the step to load it."""
+    """Whether this host can load the module, and the step to load it."""
 
     possible: bool
-    commands: tuple[str, ...] = ()  # The commands that load the module; empty if it is loaded.
-    next_step: str = ""  # The next step in words, if no command loads the module.
+    commands: tuple[str, ...] = ()  # commands that load the module; empty if it is loaded
+    next_step: str = ""  # the next step as text, if no command loads the module
 
 
 @dataclass
@@ -92,24 +93,29 @@ class Evidence:
 
     tree: Tree
     survey: Survey
-    rates: Mapping[str, float]  # The host's events per second, by name.
-    made: Mapping[int, float]  # The large folios that faults allocate per second, by size in bytes.
+    rates: Mapping[str, float]  # events per second of the host, by name
+    made: Mapping[int, float]  # large folios that faults allocate per second, by size in bytes
     module: Module
-    shadows: Mapping[str, str] = field(default_factory=dict)  # profile -> its shadow's finding
+    # the finding of the shadow policy, by profile
+    shadows: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.costs = read_calibration(self.tree)
         self.hardware = hardware_of(self.tree)
 
     def part(self, found: Finding) -> float:
-        """Return the larger share of the host that a finding concerns, to rank findings."""
+        """Return the part of the host that a finding concerns, to rank findings: of its CPUs, or
+        of its memory.
+        """
         memory = (self.hardware.memory or 0) >> 20
         of_memory = found.mib / memory if memory else 0.0
         return max(found.cpu_percent / 100 / (self.hardware.cpus or 1), of_memory)
 
 
 def find(host: Evidence) -> list[Finding]:
-    """Return the findings worth a change by descending cost, then the others with the reason."""
+    """Return the findings that are worth a change, the most expensive first, then the others with
+    the reason.
+    """
     cgroups, processes = host.survey.most(FIGURES["waste"], LINES)
     rows = _named(cgroups, processes)
     wasteful = [row for row in rows if _wastes(row)]
@@ -129,7 +135,7 @@ def find(host: Evidence) -> list[Finding]:
 
 
 def _where_it_works(tree: Tree, found: Finding) -> Finding:
-    """Return the finding, with words instead of commands that a container may not run."""
+    """Return a finding with text in place of commands that cannot run in this container."""
     knobs = any(each.startswith(("echo ", "mmpolicy ab run ")) for each in found.commands)
     if not knobs or tree.writable(f"{THP}/enabled"):
         return found
@@ -138,7 +144,7 @@ def _where_it_works(tree: Tree, found: Finding) -> Finding:
 
 
 def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
-    """Return the rows that a command can name: not the root, which is the whole host."""
+    """Return the rows that a command can name: all but the root cgroup, which is the whole host."""
     alone = [row for row in processes if row.cgroup == "/"]
     rows = [row for row in cgroups if row.name != "/"] + alone
     return sorted(rows, key=lambda row: -row.waste_kib)
@@ -149,17 +155,21 @@ def _wastes(row: Row) -> bool:
 
 
 def is_waste(waste_kib: float, error_kib: float, anon_kib: float) -> bool:
-    """Return whether this much empty memory justifies a change; only the certain part counts."""
+    """Return whether empty memory justifies a change, even if the estimate is too high by its
+    error.
+    """
     return waste_kib - error_kib >= LEAST_KIB and waste_kib >= LEAST_SHARE * anon_kib
 
 
 def _private(row: Row) -> float:
-    """Return the waste that trim can give back: the kernel keeps empty pages of shared memory."""
+    """Return the empty memory that `trim` can give back: the kernel keeps empty pages of shared
+    memory.
+    """
     return row.waste_kib - row.waste_shared_kib
 
 
 def name_of(row: Row) -> str:
-    """Return the options that name the row to a command."""
+    """Return the option that names the process or cgroup of a row to a command."""
     return f"--pid {row.pids[0]}" if not row.is_cgroup else option_of(row.name)
 
 
@@ -170,7 +180,7 @@ def option_of(cgroup: str) -> str:
 
 
 def own_service(cgroup: str) -> str:
-    """Return the host's own service that a cgroup belongs to; "" if it belongs to none."""
+    """Return the host's own systemd service that a cgroup belongs to, or ""."""
     unit = cgroup.rpartition("/")[2]
     return unit if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit) else ""
 
@@ -191,7 +201,9 @@ def _trim(survey: Survey, row: Row) -> Finding:
 
 
 def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
-    """Return the options that `trim` needs; the reason if the memory stays; and a caveat."""
+    """Return the options that `trim` needs for a row; the reason why the memory stays, if so; and
+    a caveat.
+    """
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
         return "", "they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
@@ -200,26 +212,28 @@ def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
         asked = " --include-madvised"
         if left["unknown"] > left["asked"]:
             unsure = "whether it asked for them by madvise is not known"
-    # By default trim skips folios with a low empty share, and this mean is near that limit.
+    # by default, trim skips folios with a low empty share, and this mean share is near that limit
     share = _private(row) / row.anon_kib
     least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
     return asked + least, "", unsure
 
 
 def _left_alone(survey: Survey, row: Row) -> Counter[str]:
-    """Return the shares of a row's waste that `trim` would leave alone, by cause."""
+    """Return for each cause the share of a row's empty memory that `trim` would not give back."""
     found = Counter[str]()
     there = [survey.processes[pid] for pid in row.pids if pid in survey.processes]
     most = nlargest(LINES, there, key=lambda each: each.anon_kib * each.sample.share)
     for each in most:
-        with suppress(Error):  # it has ended
+        with suppress(Error):  # the process has ended
             found.update(_causes(survey, each))
     whole = sum(found.values())
     return Counter({cause: kib / whole for cause, kib in found.items()}) if whole else found
 
 
 def _causes(survey: Survey, process: Process) -> dict[str, float]:
-    """Return the waste of a process in kB, by the cause for which `trim` would leave it alone."""
+    """Return the empty memory of a process in kB, by the cause for which `trim` would leave it
+    alone.
+    """
     waste, empties = process.anon_kib * process.sample.share, process.sample.empties()
     space = Space(survey.tree, process.pid, survey.holds)
     sizes, areas = space.sizes(), space.areas()
@@ -227,7 +241,7 @@ def _causes(survey: Survey, process: Process) -> dict[str, float]:
     told = {where: each for where, each in details.items() if each and LOCKED in each.flags}
     by_mlock = sum((end - start) >> 10 for start, end in told)
     if sizes.pinned + max(sizes.locked - by_mlock, 0) >= MOST * sizes.anon:
-        # The counter of locked memory includes pages that VFIO pins without mlock().
+        # the counter of locked memory includes pages that VFIO pins without mlock()
         return {"locked": waste}
     whole, found = sum(pages for _, pages in empties), defaultdict[str, float](float)
     for start, pages in empties:
@@ -240,7 +254,7 @@ def _causes(survey: Survey, process: Process) -> dict[str, float]:
 def _rss(tree: Tree, pid: int) -> int:
     try:
         return int(tree.read(f"/proc/{pid}/statm").split()[1])
-    except (Error, ValueError, IndexError):  # it has ended
+    except (Error, ValueError, IndexError):  # the process has ended
         return 0
 
 
@@ -251,17 +265,19 @@ def _little(row: Row) -> Finding:
 
 
 def gain_percent(costs: Calibration | None, faults: float, kernel: float) -> float:
-    """Return the largest saving of 64 kB folios, in percent of a CPU.
+    """Return how much 64 kB folios can save at most, in percent of a CPU.
 
-    costs: if unknown, the figures of the slowest host are the bound. kernel: the share of a CPU
-    spent in the kernel, which includes the faults.
+    costs: if unknown, the figures of the slowest known host are the bound. kernel: the share of a
+    CPU that the process spends in the kernel, which includes its faults.
     """
     saved = costs.saved_ns(SIZE_ORDER) if costs else LONGEST_FAULT_NS
     return min(faults * saved / 1e7, 100 * kernel)
 
 
 def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
-    """Yield the saving of faults by the kernel's own sizes, if no service would waste them."""
+    """Yield findings where the kernel's own folio sizes would save faults, and no service would
+    waste memory by them.
+    """
     others = (each for each in host.survey.processes.values() if each.pid != os.getpid())
     busy = [each for each in others if each.mean.faults >= 1]
     busy = [each for each in busy if not each.forbids and not _clears(host, each)]
@@ -297,7 +313,9 @@ def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
 def _for_it_alone(
     host: Evidence, busy: Process, what: str, gain: float, wasteful: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield how one service gets large folios if sysfs would give them to wasteful ones too."""
+    """Yield how to give large folios to one service only, as sysfs would give them to wasteful
+    ones too.
+    """
     others = f"sysfs would give larger folios to {', '.join(wasteful)} too"
     if host.module.possible:
         shadow = "mmpolicy set anon_order shadow=adaptive"
@@ -319,7 +337,7 @@ def _for_it_alone(
 
 
 def can_measure(tree: Tree, cgroup: str) -> bool:
-    """Return whether the metrics of the presets can be read from a cgroup."""
+    """Return whether this host has the files of a cgroup that the presets' metrics read."""
     try:
         folder = find_bindable(tree, cgroup).folder
     except Error:
@@ -360,7 +378,7 @@ def _allocator(tree: Tree, pid: int) -> Allocator | None:
     try:
         space = Space(tree, pid, Holds(tree))
         return allocator_of(Clues(tree, pid, space.areas()), space.sizes().anon)
-    except Error:  # The process has ended, or access is denied.
+    except Error:  # the process has ended, or access is denied
         return None
 
 
@@ -378,7 +396,7 @@ def _obey(profile: str, text: str) -> tuple[str, tuple[str, ...], str]:
 
 
 def _forbidding(host: Evidence) -> Iterator[Finding]:
-    """Yield processes that forbid large folios and pay for faults, with cause and remedy."""
+    """Yield findings about processes that forbid large folios and spend CPU time in faults."""
     for each in host.survey.processes.values():
         rates = each.mean
         gain = gain_percent(host.costs, rates.faults, rates.kernel) if each.forbids else 0.0
@@ -386,7 +404,7 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
             continue
         try:
             found = reach(host.tree, each.pid, into_kib=0).barriers[0]
-        except (Error, IndexError):  # it has ended
+        except (Error, IndexError):  # the process has ended
             continue
         what = f"{each.mean.faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}, "
         what += found.what + (f"; cause: {found.likely}" if found.likely else "")
@@ -394,17 +412,17 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
 
 
 def _lazily(host: Evidence) -> Iterator[Finding]:
-    """Yield the process with the largest lazily freed RSS, which is no leak.
+    """Yield a finding about the process with most memory freed by MADV_FREE, which is no leak.
 
-    The survey has an upper bound: a page that was written again after MADV_FREE looks alike until
-    memory is short. Only smaps has the figure.
+    The survey has an upper bound only, as a page that was written again after MADV_FREE looks the
+    same until memory is short. smaps has the exact figure.
     """
     cgroups, processes = host.survey.most(FIGURES["memory"], LINES)
     for row in nlargest(1, _named(cgroups, processes), key=_freed):
         there = (host.survey.processes[pid] for pid in row.pids)
         largest = max(there, key=lambda each: each.kinds.get("lazily_freed", 0.0), default=None)
         if largest and is_waste(_freed(row), 0.0, row.anon_kib):
-            with suppress(Error):  # it has ended
+            with suppress(Error):  # the process has ended
                 yield from _freed_lazily(host, row, largest)
 
 
@@ -432,7 +450,7 @@ def _freed(row: Row) -> float:
 
 
 def _written(host: Evidence, rows: Sequence[Row]) -> Iterator[Finding]:
-    """Yield for the largest service that its memory was written, and is not empty folios."""
+    """Yield a finding about the largest service if its memory is written data, not empty folios."""
     large = [row for row in rows if row.anon_kib >= LARGE_KIB and row.seen >= 0.5]
     for row in nlargest(1, large, key=lambda row: row.anon_kib):
         known = _allocator(host.tree, max(row.pids, key=lambda pid: _rss(host.tree, pid)))

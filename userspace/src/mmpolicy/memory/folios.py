@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The folios that back the memory of a process, and which of their pages are full of zeroes.
+"""Find the folios that back the memory of a process, and their pages that are full of zeroes.
 
-They are read through pagemap, kpageflags and kpagecount; see
-Documentation/admin-guide/mm/pagemap.rst in the kernel. Ranges come from a Space, which keeps lock
-holds short. Contents come from /proc/PID/mem, and only for present pages: this faults nothing in,
-but marks pages as accessed.
+The frames come from pagemap, kpageflags and kpagecount; see
+Documentation/admin-guide/mm/pagemap.rst in the kernel. A Space yields the ranges to read, and
+keeps each hold of mmap_lock short. Page contents come from /proc/PID/mem, and only for present
+pages: this faults nothing in, but marks pages as accessed.
 """
 
 from __future__ import annotations
@@ -28,44 +28,46 @@ from mmpolicy.memory import space as there
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Region, Space, Vma
 
-STRETCH = 4096  # This many pages (16 MiB) are processed together.
-Folio = tuple[int, int]  # number and order
-FEW = 16  # For fewer adjacent pages than this, the flags are read one by one.
+STRETCH = 4096  # number of pages (16 MiB) that are read together
+Folio = tuple[int, int]  # a folio as its number (first frame >> order) and its order
+FEW = 16  # for fewer adjacent pages than this, the flags are read one page at a time
 NO_FOLIO: Folio = (-1, 0)
 BLOCK_BITS = 9  # folios up to a PMD lie within blocks of 2**9 page frames
-# A byte for the kind of a page; a large folio has its order, "0" to "9", instead.
+# One byte stands for the kind of a page; a page of a folio has the folio's order, "0" to "9".
 ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"
 KINDS = b"0123456789szgh"
-SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))  # by their marks
+# kinds of small pages, indexed by their marks, see _marks()
+SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
-# Matches pages of the same kind in a row; "." stands for an absent page.
+# matches adjacent pages of the same kind; "." stands for an absent page
 ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)
 
 # Bits of kpageflags
 KPF_DIRTY, KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE = 4, 12, 14, 17, 18
 KPF_ZERO_PAGE = 24
-OF_FOLIO = 3 << 15  # head or tail
+OF_FOLIO = 3 << 15  # bits of kpageflags: head or tail page
 
 
 class Run(NamedTuple):
-    """Neighbouring pages that are alike."""
+    """Adjacent pages of the same kind that are all zero-filled, or all not."""
 
-    page: int  # The page number is relative to the start of the area.
+    page: int  # index of the first page, from the start of the area
     pages: int
     kind: str
     zero: bool
 
 
 class Pages:
-    """A byte for each page of an area; stretches without information take no room.
+    """One byte for each page of an area. Stretches without present pages take no memory.
 
-    The others are packed: sparse memory has many stretches with a few pages each.
+    The other stretches are compressed, as sparse memory has many stretches with a few pages each.
     """
 
     def __init__(self, pages: int, empty: bytes) -> None:
         self._pages, self._empty = pages, empty
-        self._stretches: dict[int, bytes] = {}  # by their first page
+        # compressed bytes of a stretch, by the index of its first page
+        self._stretches: dict[int, bytes] = {}
         self._counts = Counter[int]()  # by kind
 
     def __len__(self) -> int:
@@ -87,7 +89,7 @@ class Pages:
         return bool(self._stretches)
 
     def stretches(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the stretches that are set, with their first page."""
+        """Yield each stored stretch with the index of its first page."""
         for first, found in self._stretches.items():
             yield first, unpack(found)
 
@@ -104,17 +106,19 @@ class Pages:
 
 
 class Area(NamedTuple):
-    """One mapping: for each page a byte with its kind, and a byte that is 1 if it is all zero."""
+    """A memory area: for each page one byte for its kind, and one byte that is 1 if it is
+    zero-filled.
+    """
 
     start: int
     name: str
     kinds: Pages
     zeroes: Pages
     folios: Counter[int]  # by order
-    lost: int = 0  # The number of pages of its folios that no process maps.
+    lost: int = 0  # number of pages of its folios that no process maps
 
     def runs(self) -> list[Run]:
-        """Return the area as runs, without absent pages."""
+        """Return the present pages of the area as runs."""
         found: list[Run] = []
         for first, kinds in self.kinds.stretches():
             zeroes = self.zeroes.cut(first, first + len(kinds))
@@ -127,7 +131,7 @@ class Area(NamedTuple):
         return found
 
     def empty(self) -> Counter[int]:
-        """Return how many pages of each kind are all zero."""
+        """Return the number of zero-filled pages by kind."""
         found = Counter[int]()
         for first, zeroes in self.zeroes.stretches():
             if zeroes.count(1):
@@ -136,7 +140,7 @@ class Area(NamedTuple):
 
 
 def _add(runs: list[Run], run: Run) -> None:
-    """Append a run, or extend the last one if the new one continues it."""
+    """Append a run, or extend the last one if the new run continues it."""
     last = runs[-1] if runs else None
     if last and last.page + last.pages == run.page and last[2:] == run[2:]:
         runs[-1] = last._replace(pages=last.pages + run.pages)
@@ -145,13 +149,15 @@ def _add(runs: list[Run], run: Run) -> None:
 
 
 class Frames:
-    """Finds the folio of a page frame; with few, most lookups read a single entry."""
+    """Finds the folio of a page frame. With `few`, most look-ups read a single entry of
+    kpageflags.
+    """
 
     def __init__(self, tree: Tree, few: bool = False) -> None:
         self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
         self.lost = lru_cache(maxsize=4096)(self._lost)
-        # The folios, by head page, whose lost pages were already counted.
+        # head pages of the folios whose lost pages were counted
         self.told: set[int] = set()
 
     def forget(self) -> None:
@@ -161,8 +167,10 @@ class Frames:
         self.told.clear()
 
     def kind(self, frame: int, few: bool = False) -> int:
-        """Return the kind of a page by its frame; few: hardly any neighbour will be looked up."""
-        if few or self._few:  # most small pages lie in blocks of their own
+        """Return the kind of a page by its frame. With `few`, hardly any neighbour will be looked
+        up.
+        """
+        if few or self._few:  # most small pages have no neighbour of interest
             flags = self.flags(frame)
             if not flags & OF_FOLIO:
                 return ZERO_PAGE if flags >> KPF_ZERO_PAGE & 1 else ord("0")
@@ -178,9 +186,10 @@ class Frames:
         return bool(self.flags(frame) >> KPF_HUGETLB & 1)
 
     def _lost(self, head: int, order: int) -> int:
-        """Return how many pages of a folio no process maps, though other pages are mapped.
+        """Return the number of pages of a folio that no process maps, while other pages of it are
+        mapped.
 
-        They are in no process's RSS, but are not free either.
+        They belong to no process's RSS, but are not free either.
         """
         size = 8 << order
         try:
@@ -196,15 +205,16 @@ class Frames:
         kinds = bytearray(marks.translate(SMALL))
         for match in HEAD.finditer(marks):
             pages = match.end() - match.start()
-            # A block of only tail pages lies inside a folio larger than 2 MB.
+            # a block with only tail pages lies inside a folio larger than 2 MB
             kinds[match.start() : match.end()] = b"%d" % (pages.bit_length() - 1) * pages
         return bytes(kinds.ljust(1 << BLOCK_BITS, b"0"))
 
 
 def _marks(raw: bytes) -> bytes:
-    """Return a byte for the flags of each page, computed for all pages at once.
+    """Return one byte for the flags of each page, computed for all pages at once.
 
-    Bit 0 is set for a head (15), bit 1 for a tail (16), bit 2 for the zero page (24).
+    Bit 0 stands for a head page (bit 15 of kpageflags), bit 1 for a tail page (16), bit 2 for the
+    zero page (24).
     """
     pages = len(raw) // 8
     one = int.from_bytes(b"\1" * pages, "big")
@@ -213,21 +223,22 @@ def _marks(raw: bytes) -> bytes:
 
 
 class Stretch(NamedTuple):
-    """Neighbouring pages of an area, at least one of them present."""
+    """Adjacent pages of an area, at least one of them present."""
 
-    first: int  # The page number is relative to the start of the area.
+    first: int  # index of the first page, from the start of the area
     kinds: bytes
     zeroes: bytes
-    # Pages that no process maps, by the first page of their folio in this stretch.
+    # number of pages that no process maps, by the index of their folio's first page in this
+    # stretch
     lost: dict[int, int]
 
 
 def read_area(
     space: Space, frames: Frames, vma: Vma, contents: bool, goes_on: Callable[[int], bool]
 ) -> Area:
-    """Return the folios that back an area, and with `contents` their zero pages.
+    """Return a memory area with its folios, and with `contents` also with its zero-filled pages.
 
-    goes_on is called after each stretch, and ends the area early if it returns False.
+    goes_on() is called after each stretch. If it returns False, the area ends there.
     """
     pages = (vma.end - vma.start) // PAGE
     area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
@@ -245,7 +256,7 @@ def read_area(
 def read_stretches(
     space: Space, frames: Frames, vma: Vma, contents: bool, folios: Counter[int]
 ) -> Iterator[Stretch]:
-    """Yield the stretches of an area that have any page, and count its folios."""
+    """Yield the stretches of an area that have any page; add its folios to `folios` by order."""
     last = NO_FOLIO
     for first, regions in _by_stretch(vma, space.regions(vma.start, vma.end)):
         pages = min(STRETCH, (vma.end - vma.start) // PAGE - first)
@@ -259,7 +270,7 @@ def read_stretches(
 
 
 def _by_stretch(vma: Vma, regions: Iterable[Region]) -> Iterator[tuple[int, list[Region]]]:
-    """Yield regions by the first page of their stretch, cut at stretch boundaries."""
+    """Yield regions, cut at stretch boundaries, with the number of their stretch."""
     number, some = 0, list[Region]()
     for region in regions:
         at = region.start
@@ -277,7 +288,7 @@ def _by_stretch(vma: Vma, regions: Iterable[Region]) -> Iterator[tuple[int, list
 
 
 class _Entries(NamedTuple):
-    """The entries of pagemap of neighbouring pages."""
+    """The pagemap entries of adjacent pages."""
 
     start: int
     found: array[int]
@@ -289,9 +300,9 @@ class _Entries(NamedTuple):
 
 
 def _entries(space: Space, regions: Sequence[Region]) -> _Entries:
-    """Read the entries of the stretch's small pages at once.
+    """Read the pagemap entries of all small pages of a stretch at once.
 
-    Entries between two regions cost less than a separate read for each region.
+    Reading the entries between two regions costs less than a read for each region.
     """
     single = [each for each in regions if _has_entries(each)]
     if not single:
@@ -308,7 +319,7 @@ def _put(
     space: Space, frames: Frames, region: Region, entries: _Entries, kinds: bytearray, at: int,
     folios: Counter[int], last: Folio, lost: dict[int, int],
 ) -> Folio:  # fmt: skip
-    """Set the kinds of the pages of a region; return the last folio."""
+    """Store the kinds of the pages of a region; return its last folio."""
     pages, bits = region.pages, region.categories
     if not bits & there.PRESENT:
         kind = GUARD if bits & there.GUARD else SWAP
@@ -338,9 +349,9 @@ def _kinds(
     frames: Frames, entries: array[int], folios: Counter[int], last: Folio,
     lost: dict[int, int], at: int = 0,
 ) -> tuple[bytes, Folio]:  # fmt: skip
-    """Return the kind of each page, and the last folio; count folios that differ from `last`."""
+    """Return the kind of each page, and the last folio; count each folio other than `last`."""
     kinds, few = bytearray(b".") * len(entries), len(entries) < FEW
-    first = 0  # The index of the first page here that belongs to the current folio.
+    first = 0  # index of the first page here that belongs to the current folio
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
             kinds[page] = _absent(entry)
@@ -367,7 +378,9 @@ def _absent(entry: int) -> int:
 
 
 def _count_lost(frames: Frames, folio: Folio, pages: int, lost: dict[int, int], at: int) -> None:
-    """Record the lost pages of a folio with pages missing here, once per folio."""
+    """Record the unmapped pages of a folio of which some pages are not mapped here, once per
+    folio.
+    """
     number, order = folio
     head = number << order
     if 0 < order <= BLOCK_BITS and pages < 1 << order and head not in frames.told:
@@ -378,7 +391,7 @@ def _count_lost(frames: Frames, folio: Folio, pages: int, lost: dict[int, int], 
 
 
 def find_zeroes(space: Space, start: int, kinds: bytes | bytearray) -> bytes:
-    """Return a byte for each page: 1 if it is in a large folio and full of zeroes."""
+    """Return one byte for each page: 1 if it belongs to a large folio and is full of zeroes."""
     zeroes = bytearray(len(kinds))
     nothing = bytes(PAGE)
     for large in LARGE.finditer(kinds):
@@ -392,7 +405,9 @@ def find_zeroes(space: Space, start: int, kinds: bytes | bytearray) -> bytes:
 def read_spot(
     space: Space, frames: Frames, start: int, pages: int
 ) -> tuple[array[int], bytes, bytes] | None:
-    """Return entries, kinds and zeroes of a few neighbouring pages; None if all are absent."""
+    """Return pagemap entries, kinds and zero marks of a few adjacent pages; None if all are
+    absent.
+    """
     entries = space.entries(start, pages)
     if not any(entry & PRESENT for entry in entries):
         return None
@@ -401,7 +416,7 @@ def read_spot(
 
 
 def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
-    """Return the private anonymous areas, and shared memory and files if asked for."""
+    """Return the private anonymous areas; on request also shared memory and files."""
     return [
         each
         for each in areas
@@ -413,9 +428,11 @@ def read_areas(
     tree: Tree, pid: int, contents: bool, files: bool = False, shared: bool = False,
     holds: Holds | None = None, goes_on: Callable[[int], bool] = lambda pages: True,
 ) -> list[Area]:  # fmt: skip
-    """Return the areas of a process that have pages: private anonymous ones, others if asked for.
+    """Return the areas of a process that have pages: private anonymous ones, and others on
+    request.
 
-    goes_on is called after each stretch with the number of its pages, and may end the reading.
+    goes_on() is called after each stretch with its number of pages. If it returns False, reading
+    ends.
     """
     space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
     areas = list[Area]()
@@ -427,7 +444,7 @@ def read_areas(
 
 
 class Total(NamedTuple):
-    """The contents of the folios of one order, in pages."""
+    """Sums over the folios of one order."""
 
     folios: int
     pages: int
@@ -435,7 +452,7 @@ class Total(NamedTuple):
 
 
 def totals(areas: Sequence[Area]) -> dict[int, Total]:
-    """Return the totals by order."""
+    """Return the sums over all areas, by order."""
     result, empty = {}, [area.empty() for area in areas]
     for order in range(BLOCK_BITS + 1):
         kind = ord("0") + order
@@ -448,5 +465,5 @@ def totals(areas: Sequence[Area]) -> dict[int, Total]:
 
 
 def count_of(areas: Iterable[Area], kind: int) -> int:
-    """Return how many pages are of a kind."""
+    """Return the number of pages of a kind in all areas."""
     return sum(area.kinds.count(kind) for area in areas)

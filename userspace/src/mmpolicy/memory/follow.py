@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Collapse the memory of a program and its children for as long as they run, without pauses.
+"""Collapse the memory of a program and its children while they run, without pauses.
 
-A separate thread does it, so its CPU time is not the program's.
+A thread of this command does the work, so its CPU time is not counted as the program's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mmpolicy.memory.collapse import Collapser, Limits, Target
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.trim import Pressure
 
-EVERY_S = 0.1  # The interval in seconds between two searches for new memory.
+EVERY_S = 0.1  # seconds between two searches for new memory
 LIMITS = Limits(share=1.0, longest_s=float("inf"), growth_pages=0, reserve=0.01)
 
 
 class Follower:
-    """Collapses the memory of all processes of one session."""
+    """Collapses the memory of all processes of one session, in a thread."""
 
     def __init__(self, host: Host, session: int) -> None:
         self._host, self._session = host, session
@@ -46,7 +46,7 @@ class Follower:
                 except Error as err:
                     if err.exit_code == Exit.DENIED:
                         self._failure = err.message
-                    continue  # it has just ended
+                    continue  # the process has just ended
 
     def _collapse(self, target: Target) -> None:
         collapser = Collapser(self._host, LIMITS, Pressure(self._host, 100))
@@ -64,7 +64,7 @@ def processes_of(tree: Tree, session: int) -> list[int]:
         if name.isdigit():
             try:
                 fields = tree.read(f"/proc/{name}/stat").rpartition(")")[2].split()
-            except Error:  # it has just ended
+            except Error:  # the process has just ended
                 continue
             if fields[3:4] == [str(session)]:
                 found.append(int(name))

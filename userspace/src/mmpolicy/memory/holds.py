@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """Limit how long one read may hold the mmap_lock of a process.
 
-While the kernel walks page tables for a read, it holds that lock for reading, and an mmap(),
-munmap() or growing stack of the process waits, and every fault behind it. So a read is made only if
-its predicted hold is within a limit: the entries to walk, times the cost of one. The costs are
-measured on this host, on our own memory, and rise with the duration of real reads. The longest
-duration is kept for the report.
+While the kernel walks page tables for a read, it holds mmap_lock for reading. Meanwhile an mmap(),
+munmap() or stack growth of the process waits, and every page fault behind it. So a read is made
+only if its predicted hold is within a limit: the number of entries to walk, times the cost of an
+entry. The costs are measured on this host, on memory of this command, and rise with the duration
+of real reads. The longest duration is kept for the report.
 
-A reader that loses its CPU in the middle of a read holds the lock until it runs again: on a busy
-host after tens of milliseconds, under a CPU quota after longer. So these reads run under SCHED_FIFO
-where that is permitted (CAP_SYS_NICE), and only while they last.
+A reader that loses its CPU during a read holds the lock until it runs again: after tens of
+milliseconds on a busy host, later under a CPU quota. So these reads run under SCHED_FIFO where
+that is permitted (CAP_SYS_NICE), and only during the read.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from mmpolicy.host.pagemap import PAGE, Pagemap
 
 LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-SLOT_NS = 4.0  # The lower bound for the cost of an empty page table entry.
-SCAN_NS, SMAPS_NS = 40.0, 150.0  # These are the costs of a present page if they cannot be measured.
-COLD = 2.0  # factor for the memory of other processes, which is not in our caches
-OWN = 1024  # The number of pages of this process that are measured.
-OWN_TABLES = 16  # The number of page tables of this process that are measured, with one page each.
+SLOT_NS = 4.0  # lower bound for the cost of an empty page table entry, in ns
+SCAN_NS, SMAPS_NS = 40.0, 150.0  # costs of a present page in ns if they cannot be measured
+COLD = 2.0  # factor for the memory of other processes, which is not in this CPU's caches
+OWN = 1024  # number of pages of this process that are measured
+OWN_TABLES = 16  # number of page tables of this process that are measured, with one page each
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
-LEARN = 2048  # A read of at least this many pages updates the cost.
+LEARN = 2048  # number of pages from which on a read updates the cost
 
 
 class Holds:
-    """The limit for one read, the cost of a page, and the duration of the longest read."""
+    """The limit for one read, the cost of a page, and the duration of the longest read so far."""
 
     def __init__(self, tree: Tree, limit_s: float = LIMIT_S) -> None:
         self._tree, self.limit_s = tree, limit_s
@@ -48,7 +48,9 @@ class Holds:
         self._learned = False
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Keep the CPU during a block of reads, which must be no longer than one read may be."""
+        """Run a block of reads under SCHED_FIFO; together they must be no longer than one read may
+        be.
+        """
         return NOTHING if self._hurries else self._undisturbed()
 
     @contextmanager
@@ -97,14 +99,15 @@ class Holds:
         return self._smaps_ns
 
     def _measure_scan(self, pages: int, step: int) -> float:
-        """Return the cost of a page of our own, if one page in `step` is present; 0 if unknown.
+        """Return the scan cost of a page in ns, measured on this process with one page in `step`
+        present.
 
-        The pages are small: for a huge page, a scan reads one entry instead of 512.
+        0: unknown. The pages are small, as a scan reads one entry of a huge page instead of 512.
         """
         size = pages * PAGE
         memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         try:
-            with contextlib.suppress(OSError):  # a kernel without huge pages
+            with contextlib.suppress(OSError):  # fails on a kernel without huge pages
                 memory.madvise(mmap.MADV_NOHUGEPAGE)
             pagemap = Pagemap(self._tree, "self")
             for page in range(0, pages, step):
@@ -115,7 +118,8 @@ class Holds:
                 begin = time.thread_time()
                 pagemap.scan(start, start + size, 0)
                 costs.append((time.thread_time() - begin) / pages * 1e9)
-            return max(min(costs), 1.0) if pagemap.can_scan else 0.0  # clocks may be coarse
+            # the clock may be too coarse to see any time
+            return max(min(costs), 1.0) if pagemap.can_scan else 0.0
         except Error:
             return 0.0
         finally:
@@ -131,17 +135,17 @@ class Holds:
             return SMAPS_NS
 
     def pages(self) -> int:
-        """Return how many present pages a scan may return, within half of the limit.
+        """Return the number of present pages that one scan may return, to take half of the limit.
 
-        The first scans are short, until a scan of another process has shown the cost of its pages.
+        The first scans are short, until a scan of another process has shown what its pages cost.
         """
         most = max(int(self.limit_s / 2 * 1e9 / self.scan_ns), 1)
         return most if self._learned else min(most, LEARN)
 
     def span(self, slots: int) -> int:
-        """Return how many bytes a scan may walk, in a process with this many entries in its tables.
+        """Return how many bytes one scan may walk in a process with this many page table entries.
 
-        Empty ranges have entries too, once any page was there.
+        Address ranges without pages have entries too, once a page was there.
         """
         most = int(self.limit_s / 2 * 1e9 / self.slot_ns)
         return 1 << 47 if slots <= most else max(most * PAGE >> 21 << 21, 1 << 21)
@@ -168,7 +172,8 @@ class Holds:
 
 def _address(memory: mmap.mmap) -> int:
     """Return the address of a mapping of our own."""
-    from ctypes import addressof, c_char  # The import takes time and is needed only once.
+    # imported here, as the import takes time and most runs do not need it
+    from ctypes import addressof, c_char
 
     view = c_char.from_buffer(memory)
     return addressof(view)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""RSS without lazily freed pages.
+"""RSS of processes without lazily freed pages.
 
 Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. Only smaps counts
-them, for which the kernel walks the page tables. If that would hold up the process for too long,
-the remaining areas are reported as not known.
+them, and for this the kernel walks the page tables. If that would hold up the process for too
+long, the areas not read are reported as not known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Memory(NamedTuple):
     rss_kib: int
     lazily_freed_kib: int
     rss_minus_lazily_freed_kib: int
-    not_known_kib: int = 0  # The part of RSS that was not read.
+    not_known_kib: int = 0  # the part of RSS that was not read
 
 
 class Figures(NamedTuple):
@@ -43,7 +43,7 @@ class Figures(NamedTuple):
 
 
 def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
-    """Return the figures; None for a kernel thread or a process that has ended."""
+    """Return the figures of a process; None for a kernel thread or a process that has ended."""
     try:
         space = Space(tree, int(pid), holds)
         if holds.allows_smaps(*_walked(space)):
@@ -60,13 +60,13 @@ def _walked(space: Space) -> tuple[int, int]:
     """Return the pages and page table entries that smaps walks."""
     try:
         sizes = space.sizes()
-    except Error:  # The process has ended, which the next read will report.
+    except Error:  # the process has ended, which the next read will report
         return 0, 0
     return (sizes.rss + sizes.swap) // 4, sizes.slots
 
 
 def _in_parts(space: Space) -> Figures:
-    """Sum the areas for which smaps may be read."""
+    """Return the sum over those areas for which smaps may be read."""
     areas = [area for area in space.areas() if area.anonymous]
     details = space.details()
     lazily = not_known = 0
@@ -95,7 +95,7 @@ def memory_of_process(tree: Tree, pid: int | str, holds: Holds) -> Memory:
 def memory_of_cgroup(tree: Tree, name: str, holds: Holds) -> Memory:
     """Return the sum over the processes of a cgroup and its descendants.
 
-    A page that several of them map counts for each, as in any sum of RSS.
+    A page that several processes map counts once for each, as in any sum of RSS.
     """
     found = (_figures(tree, pid, holds) for pid in cgroup_pids(tree, name) if _is_there(tree, pid))
     return _sum(f"cgroup {name}", [each for each in found if each])
@@ -106,7 +106,9 @@ def _is_there(tree: Tree, pid: str) -> bool:
 
 
 def memory_lines(memory: list[Memory]) -> list[str]:
-    """Return a table, empty without any memory; the last column only if it has a figure."""
+    """Return a table, or [] for an empty list; the last column appears only if a row has a figure
+    in it.
+    """
     if not memory:
         return []
     columns = len(Memory._fields) - (not any(each.not_known_kib for each in memory))

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Keep the memory of services in shape: 2 MB pages where it is full, none where it is empty.
+"""Keep the memory of services in 2 MB pages where it is fully used, and give it back where it is
+empty.
 
-A process is checked when the counters of its memory have moved, and rarely otherwise. Full memory
+A process is checked soon after its memory counters have changed, and rarely otherwise. Full memory
 is collapsed as by `collapse`, and empty memory is split as by `trim`.
 
-One rule prevents fights with its own work, khugepaged and the program: after work on 2 MB, these
-are left alone until all checks of a settling time have found them full, or empty. That time doubles
-with each further work on these 2 MB. Empty memory waits for the settling time at first too, as
-memory that was just faulted in is empty.
+After it has worked on a 2 MB block, the next attempt waits for a settling time in which all checks
+have found the block full, or empty. The settling time doubles with each further attempt on this
+block. So the verb does not work against itself, khugepaged or the program. Empty memory waits for
+the settling time at first too, as memory that was just faulted in is empty.
 """
 
 from __future__ import annotations
@@ -42,48 +43,49 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Space, gone
 from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
 
-FULL, GONE = "", "gone"  # The kinds of 2 MB, in addition to HUGE and NOT_FULL.
-OFTEN = 60  # The most checks of a process within one settling time.
-SELDOM = 2  # The least checks in that time, for a process whose counters change.
-DOUBLINGS = 6  # The settling time of 2 MB is doubled at most this often.
-TURN_S = 30.0  # The most seconds for one process before the others have their turn.
-# The pause after memory was short, and the longest pause if that repeats.
+FULL, GONE = "", "gone"  # Kinds of a 2 MB block, in addition to HUGE and NOT_FULL.
+OFTEN = 60  # most checks of a process within one settling time
+SELDOM = 2  # fewest checks in that time of a process whose counters change
+DOUBLINGS = 6  # most times that the settling time of a block is doubled
+TURN_S = 30.0  # longest time in seconds for one process before it is the turn of the others
+# seconds to pause after memory was short, and the longest pause if that repeats
 RESUME_S, LONGEST_S = 60.0, 600.0
-MOVED = PAGES  # A check is worth it after this many pages came, went or were faulted in.
+# number of pages that came, went or were faulted in, from which on a check is worth it
+MOVED = PAGES
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The budget, and the limits of the work."""
+    """The CPU budget and the limits of `maintain`."""
 
-    share: float  # The share of one CPU's time for all work together.
-    longest_s: float  # limit for one collapse
-    reserve: float  # share of a node's memory that stays free in 2 MB blocks
-    min_empty: float  # share of a folio
+    share: float  # share of one CPU for all work together
+    longest_s: float  # longest time of one collapse in seconds
+    reserve: float  # share of a node's memory to leave free as 2 MB blocks
+    min_empty: float  # smallest empty share of a folio to split
     settle_s: float
-    hold_s: float  # limit for one read
+    hold_s: float  # longest time in seconds that one read may hold mmap_lock
 
 
 @dataclass
 class Block:
-    """An aligned 2 MB, with the findings of the checks."""
+    """An aligned 2 MB block, with the results of its checks."""
 
     kind: str
     pages: int
-    since: float  # The time since which the 2 MB are of this kind.
+    since: float  # time since which all checks have found this kind
     empty_since: float = inf
     attempts: int = 0
-    last: float = -inf  # time of the last attempt
-    done: int = 0  # attempts that changed it
+    last: float = -inf  # time of the last attempt to collapse or split the block
+    done: int = 0  # number of attempts that changed the block
 
     def see(self, kind: str, pages: int, now: float) -> None:
-        """Record the finding of a check."""
+        """Record the result of a check."""
         if (kind, pages) != (self.kind, self.pages):
             self.since = now
         self.kind, self.pages = kind, pages
 
     def due(self, since: float, settle_s: float) -> float:
-        """Return when the 2 MB may be worked on, if they have not changed since `since`."""
+        """Return when the block may be collapsed or split, if it has not changed since `since`."""
         return max(since, self.last) + settle_s * (1 << min(max(self.attempts - 1, 0), DOUBLINGS))
 
     def tried(self, now: float, was_done: bool) -> int:
@@ -94,9 +96,9 @@ class Block:
 
 
 class Counts(NamedTuple):
-    """The kernel's counters of a process; reading them takes none of its locks."""
+    """The kernel's counters of a process; the reader takes no lock of the process."""
 
-    start: int  # The process's start time since boot identifies it if its number is reused.
+    start: int  # start time of the process since boot; it tells processes with the same PID apart
     faults: int
     pages: int  # resident
 
@@ -113,26 +115,26 @@ class Watched:
     counts: Counts
     blocks: dict[int, Block] = field(default_factory=dict)
     pause_s: float = 0.0
-    earliest: float = -inf  # The earliest time of the next check, if the counters change.
-    latest: float = -inf  # The latest time of the next check, if the counters do not change.
+    earliest: float = -inf  # earliest time of the next check, if the counters change
+    latest: float = -inf  # time of the next check if the counters do not change
     pages: int = 0
     huge: int = 0
-    full: int = 0  # The number of pages that could become 2 MB pages.
-    empty: int = 0  # The estimated number of empty pages in large folios.
-    skipped: Counter[str] = field(default_factory=Counter)  # pages, by cause
+    full: int = 0  # number of pages that could become part of 2 MB pages
+    empty: int = 0  # estimated number of empty pages in large folios
+    skipped: Counter[str] = field(default_factory=Counter)  # number of pages left alone, by cause
 
 
 @dataclass
 class Work:
-    """The work for a service since the start."""
+    """The work done for a service since `maintain` began."""
 
     name: str
     processes: dict[int, Watched] = field(default_factory=dict)
-    made: int = 0  # 2 MB pages
+    made: int = 0  # number of 2 MB pages made
     freed: int = 0  # pages
-    again: int = 0  # How often the same 2 MB were collapsed or split again.
+    again: int = 0  # number of attempts that collapsed or split a block once more
     looks: int = 0
-    longest_s: float = 0.0  # the longest collapse
+    longest_s: float = 0.0  # duration of the longest collapse in seconds
     told: set[str] = field(default_factory=set)
 
     def left(self) -> Counter[str]:
@@ -141,7 +143,7 @@ class Work:
 
 
 class Maintainer:
-    """Works on one process after another, in turns."""
+    """Collapses and splits memory of one process after another."""
 
     def __init__(
         self, host: Host, rules: Rules, pressure: Pressure, tell: Callable[[str, str], None],
@@ -159,16 +161,16 @@ class Maintainer:
 
     @property
     def every_s(self) -> float:
-        """Return the interval between rounds."""
+        """Return the seconds between two rounds over all processes."""
         return self.rules.settle_s / OFTEN
 
     def round(
         self, work: Work, pids: Sequence[int], forbids: Callable[[int], str],
         rest: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Give each process of a service its turn, and rest after each.
+        """Work on each process of a service in turn, and call rest() after each.
 
-        forbids() returns why one is not collapsed.
+        forbids(): returns the reason why a process must not get 2 MB pages, or "".
         """
         if self._host.clock() < self._resume:
             return
@@ -233,7 +235,7 @@ class Maintainer:
         return Counts(int(fields[19]), int(fields[7]), int(fields[21]))
 
     def _plan(self, each: Watched, did: bool) -> None:
-        """Schedule the next check: soon after work, at growing intervals without any."""
+        """Schedule the next check of a process: soon after work, else at growing intervals."""
         settle_s, now = self.rules.settle_s, self._host.clock()
         most = settle_s / SELDOM
         each.pause_s = self.every_s if did else min(2 * each.pause_s or self.every_s, most)
@@ -251,7 +253,7 @@ class Maintainer:
         return block.due(block.since, self.rules.settle_s) if block.attempts else block.since
 
     def _look(self, each: Watched, target: Target, now: float) -> Seen:
-        """Check all memory of a process, and update each 2 MB."""
+        """Check all memory of a process, and update the state of each 2 MB block."""
         found = set[int]()
 
         def note(start: int, verdict: Verdict) -> None:
@@ -287,7 +289,7 @@ class Maintainer:
         self, work: Work, each: Watched, target: Target, seen: Seen,
         forbids: Callable[[int], str],
     ) -> int:  # fmt: skip
-        """Collapse full memory, for one turn; return how many 2 MB pages were made."""
+        """Collapse full memory of a process in its turn; return the number of 2 MB pages made."""
         now = self._host.clock()
 
         def may(block: Block) -> bool:
@@ -337,7 +339,7 @@ class Maintainer:
         return why
 
     def _is_slow(self) -> bool:
-        """Return whether one collapse takes too long now, as on a busy host."""
+        """Return whether one collapse takes longer than the limit now, as on a busy host."""
         now = self._host.clock()
         if now - self._timed >= self.rules.settle_s:
             self._one_s, self._timed = time_one(self._host, self.holds), now
@@ -349,7 +351,9 @@ class Maintainer:
         return True
 
     def _trim(self, work: Work, each: Watched, target: Target) -> int:
-        """Give back memory that has been empty for long enough; return how many pages."""
+        """Give back memory of a process that has been empty for long enough; return the number of
+        pages.
+        """
         now = self._host.clock()
         starts = [
             start for start, block in sorted(each.blocks.items())
@@ -360,7 +364,7 @@ class Maintainer:
         space = Space(self._host.tree, each.pid, self.holds)
         finder = Finder(space, self.rules.min_empty, advised=False)
         splitter = Splitter(self._host, self._pressure, self.holds, self.rules.share)
-        found = dict[int, int]()  # empty pages by start
+        found = dict[int, int]()  # number of empty pages, by start address
         pieces = _counted(finder.pieces(_ranges(starts)), found, self._over)
         try:
             done = splitter.split(each.pid, pieces, finder)
@@ -387,7 +391,7 @@ class Maintainer:
         return freed
 
     def _heed(self, stopped: str) -> None:
-        """Rest for a while if the work was stopped, longer each time in a row."""
+        """Pause all work after it was stopped for a reason, longer each time in a row."""
         if not stopped:
             return
         if stopped != self.waits:
@@ -405,7 +409,7 @@ def _why_not(check: Callable[[Tree], None], tree: Tree) -> str:
 
 
 def _ranges(starts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return sorted blocks of 2 MB as ranges."""
+    """Return sorted addresses of 2 MB blocks as address ranges."""
     found = list[tuple[int, int]]()
     for start in starts:
         if found and found[-1][1] == start:
@@ -418,7 +422,7 @@ def _ranges(starts: Sequence[int]) -> list[tuple[int, int]]:
 def _counted(
     pieces: Iterator[Piece], found: dict[int, int], over: Callable[[], bool]
 ) -> Iterator[Piece]:
-    """Yield pieces until over() returns True, and count the empty pages of their 2 MB blocks."""
+    """Yield pieces until over() returns True; add their empty pages to `found` by 2 MB block."""
     for piece in pieces:
         if over():
             return

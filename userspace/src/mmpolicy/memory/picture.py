@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pictures of the memory of a process: for a terminal, as SVG, and as PNG with matplotlib."""
+"""Pictures of the memory of a process: text for a terminal, SVG, and PNG with matplotlib."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cell_pages(areas: list[Area], cells: int) -> int:
 
 
 def _cell(kinds: bytes, zeroes: bytes) -> str:
-    """Return the mark of a cell: the most frequent kind of its present pages."""
+    """Return the letter of a cell: the most frequent kind of its present pages."""
     there = kinds.replace(b".", b"")
     if not there:
         return "."
@@ -50,7 +50,7 @@ def _cell(kinds: bytes, zeroes: bytes) -> str:
 
 
 def _rows(area: Area, pages: int) -> Iterator[tuple[int, str]]:
-    """Yield address and marks of each row that has any page; rows are aligned."""
+    """Yield address and letters of each row that has any page; rows are aligned to their size."""
     row = pages * WIDTH
     first = area.start // PAGE
     for begin in range(first // row * row, first + len(area.kinds), row):
@@ -82,7 +82,7 @@ def _size(pages: int) -> str:
 
 
 class Box(NamedTuple):
-    """A rectangle of a drawing, with its mark and its tooltip."""
+    """A rectangle of a drawing, with its letter and its tooltip."""
 
     x: int
     y: int
@@ -92,7 +92,7 @@ class Box(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Boxes and lines of text; x and y count from the upper left."""
+    """Rectangles and lines of text; x and y count from the upper left corner."""
 
     width: int
     height: int

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Find memory of a process that a policy for large folios cannot reach, with the reason.
 
-A program can forbid large folios to itself, or ask for them in some of its memory, and then no
-policy decides there. Most users do not know that their program does. So memory out of reach is
+A program can forbid large folios for itself, or ask for them in some of its memory; no policy
+decides there. Most users do not know that their program does so. So memory out of reach is
 reported with its share, the likely cause by name, and the remedy. A cause is named only if the
-process shows a sign; small shares, which every program has (its code, the stacks of its threads),
-are not reported.
+process shows a sign of it. Small shares, which every program has (its code, the stacks of its
+threads), are not reported.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
-# A process needs at least this share and this size for a line of its own.
+# A barrier is reported from this share and this size in kB on.
 MUCH, MUCH_KIB = 0.1, 32 << 10
-MOSTLY = 0.5  # Above this share of files, a line is printed; every program has some files.
-ALL = 0.95  # Beyond this share of a process's memory, a policy changes nothing.
-# In a larger process the search for madvise() takes too long to repeat for many processes.
+MOSTLY = 0.5  # Mapped files are reported from this share on, as every program has some.
+ALL = 0.95  # Beyond this share of memory out of reach, a policy changes nothing.
+# In a process with more kB, the search for madvise() takes too long to be done for many processes.
 INTO_KIB = 4 << 20
-ASKED, REFUSED = "hg", "nh"  # The VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE.
+ASKED, REFUSED = "hg", "nh"  # VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE
 WATCHED = frozenset(("um", "uw"))  # by userfaultfd
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
 PARENT = re.compile(r"^PPid:\s+(\d+)$", re.MULTILINE)
 
 
 class Barrier(NamedTuple):
-    """Memory of a process that no policy reaches."""
+    """One reason why no policy reaches some memory of a process."""
 
     key: str
     kib: int
-    share: float  # of its resident memory
+    share: float  # share of the process's resident memory
     what: str
-    likely: str  # the cause by name, "" if the process shows no sign
+    likely: str  # the likely cause by name, "" if the process shows no sign of one
     way_out: str
 
     @property
@@ -58,7 +58,7 @@ class Barrier(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The barriers found in a process."""
+    """All barriers found in a process."""
 
     pid: int
     name: str
@@ -68,14 +68,16 @@ class Reach(NamedTuple):
 
     @property
     def barred(self) -> float:
-        """Return the share of its memory that is known to be out of reach."""
+        """Return the share of the process's memory that is known to be out of reach."""
         if any(each.key == "prctl" for each in self.barriers):
-            return 1.0  # The rest of a small program is mostly files that it has mapped.
+            return 1.0  # the rest of a small program is mostly files that it has mapped
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property
     def decider(self) -> str:
-        """Return the mechanism that decides for most of its memory; "": a policy or the kernel."""
+        """Return a word for the mechanism that decides for most of the memory; "" for a policy or
+        the kernel.
+        """
         most = (KINDS[each.key].decider for each in self.barriers if each.share >= MOSTLY)
         return next(most, "")
 
@@ -100,23 +102,23 @@ class Clues:
     def _text(self, file: str) -> str:
         try:
             raw = self._tree.read_bytes(f"/proc/{self._pid}/{file}")
-        except Error:  # The process belongs to another user, or has ended.
+        except Error:  # the process belongs to another user, or has ended
             return ""
         return raw.decode(errors="replace").replace("\0", "\n").strip()
 
     @cached_property
     def environment(self) -> str:
-        """Return its environment at the start, one variable per line."""
+        """Return the environment that the process was started with, one variable per line."""
         return self._text("environ")
 
     @cached_property
     def words(self) -> list[str]:
-        """Return its command line."""
+        """Return the command line of the process."""
         return self._text("cmdline").splitlines()
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the names of its mappings."""
+        """Return the names of the process's mappings."""
         return list(dict.fromkeys(area.name for area in self._areas if area.name))
 
     @property
@@ -125,17 +127,17 @@ class Clues:
         return sum((each.end - each.start) >> 10 for each in self._areas if each.name == "[heap]")
 
     def has(self, variable: str) -> bool:
-        """Return whether a variable of the process's environment matches."""
+        """Return whether a variable in the process's environment matches a pattern NAME=VALUE."""
         return bool(re.search(f"^(?:{variable})$", self.environment, re.MULTILINE))
 
     def mapped(self, name: str) -> re.Match[str] | None:
-        """Return the match of the first mapped file with such a name."""
+        """Return the match of the first mapped file whose name matches a pattern."""
         found = (re.search(f"(?:^|/){name}(?: \\(deleted\\))?$", each) for each in self.files)
         return next(filter(None, found), None)
 
     @cached_property
     def unit(self) -> str:
-        """Return the service that it belongs to, or ""."""
+        """Return the systemd service of the process, or ""."""
         try:
             return unit_of(cgroup_of(self._tree, self._pid))
         except Error:
@@ -143,11 +145,11 @@ class Clues:
 
     @cached_property
     def memory_thp(self) -> str:
-        """Return MemoryTHP= of its unit, or ""."""
+        """Return MemoryTHP= of the process's systemd unit, or ""."""
         return memory_thp(self._tree, self.unit)
 
     def forbidding_parent(self) -> str:
-        """Return the highest of its ancestors that all forbid large folios too, or ""."""
+        """Return the topmost of the ancestors that forbid large folios, too, or ""."""
         found, pid = "", self._pid
         for _ in range(64):
             parent = PARENT.search(_status(self._tree, pid))
@@ -194,7 +196,7 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 OVERRIDE = "override_madvise=1 of anon_order lets the policy decide there too"
-ASKING = {  # The environment variables that ask for huge pages, with the words for the report.
+ASKING = {  # environment variables that ask for huge pages, with the text for the report
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
     "THP_MEM_ALLOC_ENABLE=1": "THP_MEM_ALLOC_ENABLE=1 in its environment (PyTorch)",
@@ -215,7 +217,9 @@ def _asked(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 def _mimalloc(clues: Clues) -> Iterator[str]:
-    """Yield components whose mimalloc asks for huge pages: from 2.2.4 on, by its file name."""
+    """Yield components whose mimalloc asks for huge pages (from 2.2.4 on), by the name of the
+    mapped file.
+    """
     found = clues.mapped(r"libmimalloc[\w-]*\.so\.?([\d.]*)")
     version = found[1].strip(".") if found else ""
     if found and (not version or tuple(map(int, version.split("."))) >= (2, 2)):
@@ -228,7 +232,7 @@ def _mimalloc(clues: Clues) -> Iterator[str]:
             yield f"{name}: its mimalloc asks for its arenas"
 
 
-OTHERS_WITH_MIMALLOC = {  # programs seen to ask through a bundled mimalloc
+OTHERS_WITH_MIMALLOC = {  # programs that ask for huge pages through a mimalloc built into them
     "@swc/core": r"swc\.[\w.-]*\.node",
     "rolldown": r"rolldown[\w.-]*\.node",
     "datafusion": r"datafusion/_internal\.abi3\.so",
@@ -259,12 +263,13 @@ def _none(_clues: Clues, _tree: Tree) -> Likely:
 
 
 class Kind(NamedTuple):
-    """A reason for which policies do not reach memory."""
+    """A reason why policies do not reach memory."""
 
     what: str
     likely: Callable[[Clues, Tree], Likely]
-    way_out: str  # The remedy if no cause is known.
-    decider: str = ""  # One word for what decides, if neither the profile nor the kernel does.
+    way_out: str  # the remedy if no cause is known
+    # one word for the mechanism that decides, if neither a profile nor the kernel does
+    decider: str = ""
 
 
 KINDS = {
@@ -319,7 +324,9 @@ def enabled(tree: Tree) -> str:
 
 
 def some_size_for_all(tree: Tree) -> int:
-    """Return the smallest size that the kernel gives to all memory, in bytes; 0 if it has none."""
+    """Return the smallest folio size in bytes that the kernel gives to all memory; 0 if there is
+    none.
+    """
     top = enabled(tree)
     for size, folder in size_folders(tree).items():
         try:
@@ -337,9 +344,9 @@ def reach(
 ) -> Reach:  # fmt: skip
     """Return the memory of a process that policies do not reach.
 
-    `override`: the policy has override_madvise=1. `own_sizes`: the question is about the kernel's
-    own sizes, which reach memory that asks for them. For a process with more memory than
-    `into_kib`, only counters are read, so advice is not found.
+    override: the policy has override_madvise=1. own_sizes: the question is about the kernel's own
+    folio sizes, which also reach memory that asks for them. into_kib: only counters are read for a
+    process with more memory, so no madvise() is found.
     """
     space = Space(tree, pid, holds or Holds(tree))
     sizes = space.sizes()
@@ -387,7 +394,7 @@ def _barrier(key: str, kib: int, whole: int, clues: Clues, tree: Tree) -> Barrie
 
 
 def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int], list[str]]:
-    """Return the memory barred by advice and userfaultfd, in kB, and the questions left open."""
+    """Return the memory barred by madvise() and userfaultfd, in kB, and the questions left open."""
     found: dict[str, int] = {}
     details, size = space.details(areas), some_size_for_all(tree)
     dark = excepted = 0
@@ -417,7 +424,7 @@ def _key_of(told: Details) -> str:
 
 
 def _could(area: Vma, size: int) -> bool:
-    """Return whether an area other than a stack has room for an aligned folio of this size."""
+    """Return whether an area has room for an aligned folio of this size, and is not a stack."""
     first = -(-area.start // size) * size
     return first + size <= area.end and area.access.startswith("rw") and area.name != "[stack]"
 
@@ -434,7 +441,7 @@ def reach_of(
     tree: Tree, pids: Iterable[int], most: int, *, override: bool = False,
     own_sizes: bool = False, into_kib: float = inf,
 ) -> list[Reach]:  # fmt: skip
-    """Return the reach of the largest processes; skip those that end during the search."""
+    """Return the barriers of the `most` largest processes; skip processes that end meanwhile."""
     holds, sizes = Holds(tree), dict[int, int]()
     for pid in pids:
         try:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Estimate the empty part of a process's memory from random spots.
 
-A spot is 64 kB. Each present page is equally likely to be in a spot, so the spots stand for the
-whole, with an error that follows from their variance. Private and shared memory are sampled
-separately, as the kernel counts them separately.
+A spot is 64 kB of addresses. Each present page is equally likely to be in a spot, so the spots are
+a fair sample, with an error that follows from their variance. Private and shared memory are
+sampled separately, as the kernel counts them separately.
 
-For one page of each spot, the number of its mappings and its cgroup are read, so that a cgroup has
-each page once, however many processes share it, and only pages charged to it.
+For one page of each spot, the number of its mappings and its cgroup are read. So a cgroup gets
+only pages charged to it, each of them once, however many processes share it.
 """
 
 from __future__ import annotations
@@ -35,31 +35,33 @@ from mmpolicy.memory.folios import (
 from mmpolicy.memory.space import Sizes, Space, Vma
 
 SPOT = 16  # pages
-TRIES = 8  # This many attempts are made for each wanted spot, as areas have holes.
-MORE_TRIES = 64  # This many attempts are made if the kernel cannot report the holes.
-SURE = 2.0  # standard errors: 95 %
-HALF_LIFE_S = 30.0  # observations lose half of their weight in this time
-STALE_S = 30.0  # areas are read again after this time
-GRAINS = 8192  # A process's memory is searched for pages in at most this many pieces.
-# This many bytes are searched if the kernel has no scan and each page costs a read of 8 bytes.
+TRIES = 8  # attempts for each wanted spot, as areas have holes
+MORE_TRIES = 64  # attempts for each wanted spot if the kernel cannot report the holes
+SURE = 2.0  # standard errors of a 95 % interval
+HALF_LIFE_S = 30.0  # seconds after which a spot has half of its weight
+STALE_S = 30.0  # seconds after which the list of areas is read again
+GRAINS = 8192  # largest number of pieces in which a process's memory is searched for pages
+# largest size to search if the kernel cannot scan, as each page then costs a read of 8 bytes
 WALKED = 64 << 30
-NO_CGROUP = -1  # cgroup of a page is unknown
+NO_CGROUP = -1  # stands for an unknown cgroup of a page
 DEVICES = ("/dev/", "anon_inode:", "socket:")
-KEPT = 64  # This many of the last spots with empty pages are kept, by address.
-SPARSE = 4  # Above this ratio of mapped to present pages, the holes are located first.
+KEPT = 64  # number of the latest spots with empty pages whose addresses are kept
+SPARSE = 4  # Above this ratio of mapped to present pages, holes are located before spots are drawn.
 
 
 class Sample:
-    """Weighted sums over the spots seen; older spots have less weight."""
+    """Weighted sums over all spots that were read; older spots have less weight."""
 
     def __init__(self) -> None:
-        self.spots = 0.0  # spots with any page
+        self.spots = 0.0  # weight of the spots that have any page
         self.pages = self.empty = 0.0
-        self.orders: dict[int, float] = {}  # pages in folios by order
-        self.others: dict[str, float] = {}  # pages by other properties
-        self.owners: dict[int, tuple[float, float]] = {}  # All pages and the empty ones, by cgroup.
-        self._empties: array[int] | None = None  # spots with empty pages: address | number
-        # The sums of squares and of products, for the variance.
+        self.orders: dict[int, float] = {}  # number of pages in folios of each order
+        self.others: dict[str, float] = {}  # number of pages with other properties, by name
+        # number of all pages and of empty pages, by cgroup
+        self.owners: dict[int, tuple[float, float]] = {}
+        # spots with empty pages: address | number of empty pages
+        self._empties: array[int] | None = None
+        # sums of squares and of products, for the variance
         self._pages2 = self._empty2 = self._both = 0.0
         self._spots2 = 0.0
         self._when = 0.0
@@ -84,7 +86,9 @@ class Sample:
         return float(0.5 ** ((now - self._when) / HALF_LIFE_S))
 
     def add(self, kinds: bytes, zeroes: bytes, owner: int = NO_CGROUP, maps: int = 1) -> int:
-        """Add a spot whose pages `maps` processes map; return how many are present."""
+        """Add a spot whose pages are mapped by `maps` processes; return the number of present
+        pages.
+        """
         orders = {order: kinds.count(ord("0") + order) for order in range(BLOCK_BITS + 1)}
         pages, empty = sum(orders.values()), zeroes.count(1)
         if not pages:
@@ -104,23 +108,23 @@ class Sample:
         return pages
 
     def note(self, name: str, pages: float) -> None:
-        """Count pages with another property."""
+        """Add pages that have another property, given by its name."""
         if pages:
             self.others[name] = self.others.get(name, 0.0) + pages
 
     def note_empty(self, start: int, pages: int) -> None:
-        """Remember a spot with this many empty pages."""
+        """Record a spot with this many empty pages."""
         self._empties = self._empties or array("Q")
         self._empties.append(start | pages)
         del self._empties[:-KEPT]
 
     def empties(self) -> list[tuple[int, int]]:
-        """Return the latest spots with empty pages: address, and number of empty pages."""
+        """Return the latest spots with empty pages: their address, and the number of empty pages."""
         return [(each & -PAGE, each & PAGE - 1) for each in self._empties or ()]
 
     @property
     def share(self) -> float:
-        """Return the share of the memory that is empty and in large folios."""
+        """Return the share of the memory that is the empty part of large folios."""
         return self.empty / self.pages if self.pages else 0.0
 
     def part(self, name: str) -> float:
@@ -134,10 +138,10 @@ class Sample:
 
     @property
     def error(self) -> float:
-        """Return the error of the share, at 95 % confidence.
+        """Return the error of the empty share, at 95 % confidence.
 
-        The share has steps of one spot, so half a spot is added; if all spots were alike, the error
-        is a whole one.
+        The share has steps of one spot, so half a spot is added; if all spots were equal, the
+        error is a whole spot.
         """
         if self.spots < 2:
             return 1.0
@@ -152,7 +156,7 @@ class Sample:
 
 
 class Places:
-    """The ranges of a process's memory, from which random spots are drawn."""
+    """The address ranges of a process's memory, from which random spots are drawn."""
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
         self._ranges = [each for each in ranges if each[0] < each[1]]
@@ -165,7 +169,7 @@ class Places:
         return self._ends[-1] if self._ends else 0
 
     def draw(self, rng: Random) -> tuple[int, int]:
-        """Return address and pages of a random spot."""
+        """Return address and number of pages of a random spot."""
         number = rng.randrange(self.spots)
         place = bisect(self._ends, number)
         first, end = self._ranges[place]
@@ -177,7 +181,7 @@ NOWHERE = Places(())
 
 
 class Layout:
-    """The areas of a process at the time of the last reading."""
+    """The memory areas of a process when they were last read."""
 
     def __init__(self) -> None:
         self.private = self.shared = NOWHERE
@@ -206,7 +210,7 @@ def _of_device(area: Vma) -> bool:
 
 
 def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
-    """Return the places to sample in some areas, of which `kib` are present."""
+    """Return the places to sample in some areas, of which `kib` kB are present."""
     ranges = [(each.start, each.end) for each in areas]
     room = sum(end - start for start, end in ranges)
     if room <= SPARSE * (kib << 10) or (room > WALKED and not space.can_scan):
@@ -216,7 +220,7 @@ def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
 
 
 def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int, int]]:
-    """Return the parts of a range that have any page, in pieces of `grain` bytes."""
+    """Return the parts of an address range that have any page, in pieces of `grain` bytes."""
     found = list[tuple[int, int]]()
     at = start
     while at < end:
@@ -250,7 +254,7 @@ class Looker:
         return None
 
     def take(self, space: Space, places: Places, into: Sample, wanted: int, tries: int) -> None:
-        """Add spots to a sample. Raise an error if the process ends."""
+        """Draw spots until the sample has `wanted` more; raise an error if the process ends."""
         enough = into.spots + wanted
         for _ in range(min(tries * wanted, 4 * places.spots)):
             if into.spots >= enough:
@@ -263,7 +267,7 @@ class Looker:
     def _add(
         self, into: Sample, start: int, entries: Sequence[int], kinds: bytes, zeroes: bytes
     ) -> None:
-        """Add a spot; read further properties from one of its pages."""
+        """Add a spot to a sample, with further properties of one of its pages."""
         there = [n for n, kind in enumerate(kinds) if ord("0") <= kind <= ord("9")]
         if not there:
             return
@@ -273,7 +277,7 @@ class Looker:
         if flags >> KPF_HUGETLB & 1 or (
             not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_ANON & 1
         ):
-            # The page belongs to a hugetlb pool or to a file, which the sample does not cover.
+            # the page belongs to a hugetlb pool or to a file, which the sample does not cover
             return
         pages = into.add(kinds, zeroes, self._owner(frame), self._maps(frame))
         if empty := zeroes.count(1):
@@ -297,6 +301,6 @@ class Looker:
 
 
 def together(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the sum of figures with independent errors, and its error."""
+    """Return the sum of figures with independent errors, and the error of the sum."""
     sums = sum(figure for figure, _ in parts)
     return sums, sqrt(sum(error**2 for _, error in parts))
