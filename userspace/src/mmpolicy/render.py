@@ -14,9 +14,10 @@ import click
 Lines = Union[Iterable[str], Callable[[], Iterable[str]]]
 
 JSON_VERSION = 1
-WIDE = 10_000  # columns: readers of a pipe find a row on one line
+# columns of a line if standard output is no terminal: readers of a pipe get a row on one line
+WIDE = 10_000
 GAP = "  "  # between columns
-LEAST = 30  # minimum columns for a column with wrapped text
+LEAST = 30  # least columns for a last column with wrapped text
 
 
 def coloured() -> bool:
@@ -30,10 +31,10 @@ def paint(text: str, colour: str) -> str:
 
 
 def columns() -> int:
-    """Return the width of a line: that of the terminal, or unlimited without one."""
+    """Return the columns of a line: the width of the terminal, or WIDE without one."""
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or WIDE
-    except OSError:  # a pipe, a file
+    except OSError:  # standard output is a pipe or a file
         return WIDE
 
 
@@ -51,8 +52,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def blocks(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[list[str]]:
     """Return the lines of the header and of each row, with the columns aligned.
 
-    If the terminal is too narrow, the last column is wrapped within its width. If that leaves too
-    little room, the last columns are placed below their row. No text is lost.
+    On a terminal that is too narrow, the last column is wrapped within its width. If its width
+    would be too small, the last columns are printed below their row. No text is lost.
     """
     texts = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(_width(row[at]) for row in texts) for at in range(len(header))]
@@ -100,7 +101,9 @@ def wrapped(text: str, indent: str = "    ", hanging: str = "  ") -> list[str]:
 
 
 def show_live(frames: Iterator[list[str]]) -> None:
-    """Print frames to their end or to Ctrl-C; on a terminal, each overwrites the last one."""
+    """Print frames until they end or Ctrl-C is pressed; on a terminal, each frame overwrites the
+    last.
+    """
     try:
         if sys.stdout.isatty():
             _show_on_terminal(frames)
@@ -126,7 +129,9 @@ def as_json(command: str, data: dict[str, Any], indent: int | None = 2) -> str:
 
 
 def emit(command: str, want_json: bool, data: dict[str, Any], lines: Lines) -> None:
-    """Print either the data as JSON or the lines, which may be computed on demand."""
+    """Print data as JSON, or else as lines; a function given for the lines is called only if
+    needed.
+    """
     if want_json:
         click.echo(as_json(command, data))
         return

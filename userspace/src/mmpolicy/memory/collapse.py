@@ -150,7 +150,7 @@ class Flags:
 
 
 def is_huge(first: int, last: int) -> bool:
-    """Return whether a 2 MB block is one folio, by the pagemap entries of its first and last page."""
+    """Return whether a 2 MB block is one folio, by the entries of its first and last page."""
     frame = first & FRAME
     there = first & last & PRESENT << 56
     return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
@@ -421,7 +421,7 @@ class Done:
 
 
 class Collapser:
-    """Collapses one 2 MB block after another, and pauses after each to stay within the CPU budget."""
+    """Collapses one 2 MB block after another, with pauses to stay within the CPU budget."""
 
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure

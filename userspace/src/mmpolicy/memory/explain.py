@@ -100,7 +100,7 @@ def size(order: int) -> str:
 
 
 def explain_areas(areas: Iterable[Area], decisions: Iterable[Decision]) -> list[Explained]:
-    """Return the facts about each area with resident memory, including the policy decisions in it."""
+    """Return the facts about each area with resident memory, and the policy decisions in it."""
     found = []
     for area in areas:
         each = Explained(area.start, area.start + len(area.kinds) * PAGE, area.name)

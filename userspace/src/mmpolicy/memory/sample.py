@@ -119,7 +119,7 @@ class Sample:
         del self._empties[:-KEPT]
 
     def empties(self) -> list[tuple[int, int]]:
-        """Return the latest spots with empty pages: their address, and the number of empty pages."""
+        """Return address and number of empty pages of the latest spots that had any."""
         return [(each & -PAGE, each & PAGE - 1) for each in self._empties or ()]
 
     @property

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0
 """The memory of a process: its areas, the pages present, and details from smaps.
 
-Everything that reads the address space of another process does it through a Space, which keeps each
-hold of its mmap_lock within the limit of a Holds (see holds.py):
+All code that reads the address space of another process does so through a Space. It keeps each
+hold of the process's mmap_lock within the limit of a Holds (see holds.py):
 
     holds = Holds(tree)                     # one for a command, which reports holds.longest_s
     space = Space(tree, pid, holds)         # Error with exit 2 if there is no such process
-    space.sizes()                           # Sizes, in kB, by counters: no lock
+    space.sizes()                           # Sizes, in kB, by counters: takes no lock
     for area in space.areas():              # Vma: start, end, access, inode, name; in pieces
         for region in space.regions(area.start, area.end):  # Region: start, end, categories
-            ...                             # PRESENT, SWAPPED, GUARD, FILE; HUGE and ZERO, if
-                                            # space.can_scan (6.7): else they are never set
+            ...                             # PRESENT, SWAPPED, GUARD, FILE; HUGE and ZERO only
+                                            # if space.can_scan (Linux 6.7 and newer)
     for block in space.blocks():            # each aligned 2 MB of private anonymous memory with
         ...                                 # any page: pages present, swapped, zero, guards, and
-                                            # those mapped by a huge entry
-    space.entries(start, pages)             # eight bytes a page as pagemap has them
+                                            # pages mapped by a huge entry
+    space.entries(start, pages)             # the pagemap entry of each page, eight bytes each
     space.details()                         # Details by (start, end) of an area: flags, LazyFree;
-                                            # None for one that smaps cannot show within the limit
+                                            # None if smaps takes too long to show the area
 
-Addresses and lengths are in bytes, counts in pages of 4 kB. The process keeps running, so two reads
-may disagree. A process that ends raises an Error with errno ESRCH or ENOENT, or shows no areas; one
-that denies access raises an Error with exit 4 (DENIED). Frames, and so the sizes of folios, need
-CAP_SYS_ADMIN; regions do not.
+Addresses and lengths are in bytes, counts in pages of 4 kB. The process keeps running, so two
+reads may disagree. A process that ends raises an Error with errno ESRCH or ENOENT, or shows no
+areas. A process that denies access raises an Error with exit 4 (DENIED). Page frames, and so the
+sizes of folios, need CAP_SYS_ADMIN; regions do not.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ from mmpolicy.host.processes import check_process
 from mmpolicy.memory.holds import Holds
 
 BLOCK = 512  # pages of a huge page
-TEXT = 4096  # bytes of maps and smaps per read; the kernel returns no more at once
+TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
 USER_END = 1 << 63  # [vsyscall] lies above it
-AT_ONCE = 8  # maximum number of areas that smaps shows in one read of TEXT bytes
-ONE = 256  # bytes of smaps: less than one area takes, so the kernel walks no second one
+AT_ONCE = 8  # most areas that one read of TEXT bytes of smaps shows
+# bytes per read of smaps for one area at a time: less than an area takes, so the kernel walks no
+# second one
+ONE = 256
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
@@ -76,7 +78,7 @@ __all__ = [
 
 
 class Vma(NamedTuple):
-    """An area: a line of /proc/PID/maps."""
+    """A memory area of a process: one line of /proc/PID/maps."""
 
     start: int
     end: int
@@ -96,12 +98,16 @@ class Vma(NamedTuple):
 
     @property
     def shared_memory(self) -> bool:
-        """Return whether the area's name is one of shared memory; other files may be, too."""
+        """Return whether the area has a name of shared memory; other areas may be shared memory,
+        too.
+        """
         return not self.private and self.name.startswith(SHARED)
 
     @property
     def usable(self) -> bool:
-        """Return whether the area can be accessed and is not one of the kernel's."""
+        """Return whether the program can access the area, and the kernel did not make it (as the
+        vDSO).
+        """
         return not self.access.startswith("---") and self.name not in KERNELS
 
 
@@ -111,18 +117,19 @@ class Sizes(NamedTuple):
     rss: int
     anon: int
     file: int
-    shared: int  # shared memory and tmpfs
+    shared: int  # shared memory, and files in tmpfs
     swap: int
-    hugetlb: int  # not in rss
+    hugetlb: int  # hugetlb pages, which RSS does not include
     locked: int
-    # Pages pinned for devices such as RDMA and by io_uring; VFIO counts them as locked.
+    # pages pinned by io_uring and for devices such as RDMA; VFIO counts its pages as locked
     pinned: int
     tables: int  # page tables
-    thp_enabled: bool  # False if prctl() has forbidden large folios in all memory of the process.
+    # False if the process has forbidden large folios in all of its memory by prctl()
+    thp_enabled: bool
 
     @property
     def slots(self) -> int:
-        """Return how many pages the page tables have room for."""
+        """Return the number of pages that the process's page tables have entries for."""
         return (self.tables << 10) // 8
 
 
@@ -136,20 +143,20 @@ class Block(NamedTuple):
     """An aligned 2 MB of private anonymous memory that lies within one area; counts in pages."""
 
     start: int
-    present: int  # includes zero and huge
+    present: int  # number of present pages, including those counted in `zero` and `huge`
     swapped: int
-    zero: int  # The number of mapped zero pages; 0 if the kernel cannot scan.
+    zero: int  # number of mapped zero pages; 0 if the kernel cannot scan
     guards: int
-    # The number of pages that one huge entry maps, 512 or 0; 0 if the kernel cannot scan.
+    # number of pages that one huge entry maps, 512 or 0; 0 if the kernel cannot scan
     huge: int
 
 
 class Details(NamedTuple):
-    """Details of an area that only smaps has."""
+    """Facts about an area that only smaps reports."""
 
-    flags: frozenset[str]  # such as hg, nh, lo; see proc.rst of the kernel
+    flags: frozenset[str]  # VmFlags such as hg, nh, lo; see proc.rst of the kernel
     lazily_freed_kib: int
-    # True if the kernel's own settings permit large folios in the area.
+    # True if the kernel's own settings permit large folios in the area
     eligible: bool | None = None
 
 
@@ -201,9 +208,9 @@ class Space:
         return Sizes(**values, thp_enabled=found.get("THP_enabled") != "0")
 
     def areas(self) -> list[Vma]:
-        """Return the areas, in order.
+        """Return the memory areas by ascending address.
 
-        One that changes during the read may appear in its old state.
+        An area that changes during the read may appear in its old state.
         """
         found, last = list[Vma](), 0
         for line in self._pieces("maps"):
@@ -215,7 +222,7 @@ class Space:
         return found
 
     def _pieces(self, file: str, size: int = TEXT) -> Iterator[bytes]:
-        """Yield the lines of a file that the kernel makes piece by piece."""
+        """Yield the lines of a file that the kernel generates piece by piece."""
         reader, offset, rest = self.tree.reader(f"/proc/{self.pid}/{file}"), 0, b""
         while True:
             with self.holds.undisturbed():
@@ -231,7 +238,9 @@ class Space:
             yield rest
 
     def regions(self, start: int, end: int, wanted: int = ANY) -> Iterator[Region]:
-        """Yield the regions of a range, in order; neighbours with equal categories are merged."""
+        """Yield the regions of an address range in order; adjacent regions with equal categories
+        are merged.
+        """
         last: Region | None = None
         for region in self._regions(start, end, wanted):
             if last and last.end == region.start and last.categories == region.categories:
@@ -256,10 +265,10 @@ class Space:
                         yield region
 
     def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
-        """Return the result of one PAGEMAP_SCAN, up to `most` pages, and where to continue.
+        """Return the regions that one PAGEMAP_SCAN finds, and the address where it ended.
 
-        It asks for all present pages: pages that the kernel skips take as long, and count for no
-        limit.
+        The scan asks for all present pages up to `most` of them. A scan for some categories would
+        walk the other pages too, without counting them for its limit.
         """
         pagemap, holds = self._opened(), self.holds
         if not self._span:
@@ -278,7 +287,9 @@ class Space:
         return array("Q", self.raw_entries(start, pages))
 
     def raw_entries(self, start: int, pages: int) -> bytes:
-        """Return the entries as bytes, eight each; the kernel holds the lock for 2 MB each."""
+        """Return pagemap entries as bytes, eight for each page; the kernel takes mmap_lock once
+        per 2 MB.
+        """
         with self.holds.undisturbed():
             begin = time.perf_counter()
             found = self._opened().raw_entries(start, pages)
@@ -286,9 +297,11 @@ class Space:
         return found
 
     def contents(self, start: int, pages: int) -> bytes:
-        """Return contents of pages; the kernel holds the lock for each page, and marks it accessed.
+        """Return the contents of pages; the kernel takes mmap_lock for each page, and marks it
+        accessed.
 
-        Ask only for present pages, or others are faulted in. Pages that have gone are not returned.
+        Only present pages may be read, as others would be faulted in. The result ends before a
+        page that is gone.
         """
         with self.holds.undisturbed():
             begin = time.perf_counter()
@@ -325,11 +338,12 @@ class Space:
             yield counts.block(start)
 
     def details(self, areas: list[Vma] | None = None) -> dict[tuple[int, int], Details | None]:
-        """Return the details of each area from smaps; None if reading it would take too long.
+        """Return the details of each area from smaps; None for an area that takes too long to
+        read.
 
-        The kernel makes smaps from its beginning, and walks each area as a whole. So it is read up
-        to the first area that would take too long, without the area before, as a read to its end
-        would continue into the next. Areas after that are not known either.
+        The kernel generates smaps from the first area on, and walks each area as a whole. So smaps
+        is read up to the first area that would take too long. The area before it is left out, as a
+        read to its end would continue into the next area. Later areas are not known either.
         """
         areas = self.areas() if areas is None else areas
         costs = self._costs(areas)
@@ -339,7 +353,10 @@ class Space:
         return {(each.start, each.end): found.get((each.start, each.end)) for each in areas}
 
     def _costs(self, areas: list[Vma]) -> list[tuple[int, int]]:
-        """Return how many pages and entries smaps walks in each area; zeroes if smaps is fast."""
+        """Return the number of pages and page table entries that smaps walks in each area.
+
+        They are 0 for all areas if the whole of smaps is fast.
+        """
         sizes = self.sizes()
         whole = (sizes.rss + sizes.swap) // 4
         if self.holds.allows_smaps(whole, sizes.slots):
@@ -351,11 +368,12 @@ class Space:
                 if each.categories & HUGE:
                     huge += each.pages
                     steps += each.pages // BLOCK
-                elif not each.categories & ZERO:  # the zero page is skipped, like absent pages
+                # the kernel skips the zero page, like absent pages
+                elif not each.categories & ZERO:
                     steps += each.pages
             spare += huge if area.private else 0
             found.append((steps, (area.end - area.start) // PAGE - huge))
-        most = max(sizes.slots - spare, 0)  # the kernel keeps a table for each huge page
+        most = max(sizes.slots - spare, 0)  # the kernel keeps a spare page table for each huge page
         return [(steps, min(slots, most)) for steps, slots in found]
 
     def _read_smaps(
@@ -383,7 +401,7 @@ class Space:
         return found
 
     def _piece(self, costs: list[tuple[int, int]], number: int) -> int:
-        """Return how many bytes of smaps to read at once: several areas, if the limit permits."""
+        """Return the bytes per read of smaps: enough for several areas, if the limit permits."""
         some = (costs[at : at + AT_ONCE] for at in range(number))
         allowed = (self.holds.allows_smaps(*map(sum, zip(*each))) for each in some)
         return TEXT if all(allowed) else ONE
@@ -399,9 +417,10 @@ def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
 
 
 def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
-    """Return how many kB of a process are resident, and how many of them in huge pages.
+    """Return the resident memory of a process in kB, and the part of it in huge pages.
 
-    Without PAGEMAP_SCAN, the latter is known only if smaps_rollup is fast to read.
+    Without PAGEMAP_SCAN, the latter is known only if smaps_rollup is fast to read; else it is
+    None.
     """
     space = Space(tree, pid, Holds(tree))
     sizes = space.sizes()

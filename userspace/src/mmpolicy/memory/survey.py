@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Survey all processes of a host, a few at a time: their memory, costs and waste.
+"""Survey all processes of a host, a few at a time: their memory, CPU time and empty memory.
 
-A turn may take a share of a CPU and no more, except the first, which reads the counters of every
-process. Processes that one turn does not reach come in the next: first those never visited, then
-the largest with the least information. No read holds up a process for longer than the limit of a
-Holds.
+The survey works in turns. A turn may take a share of a CPU and no more, except the first turn,
+which reads the counters of every process. Processes that one turn does not reach come in the next:
+first those never visited, then large ones with few samples. No read holds up a process for longer
+than the limit of a Holds.
 
-The memory of a process is that of its counters; the memory of a cgroup is that charged by the
-kernel, which is another sum: it has pages shared by several processes once, and pages charged
-elsewhere, because a process was moved or another one touched them first, count where they are
-charged.
+The memory of a process is the sum of its counters. The memory of a cgroup is the sum that the
+kernel charges to it, which is another one. It includes pages shared by several processes once.
+Pages charged to another cgroup, because the process was moved or another process touched them
+first, count there.
 """
 
 from __future__ import annotations
@@ -35,48 +35,52 @@ from mmpolicy.memory.reach import INTO_KIB, Reach, reach
 from mmpolicy.memory.sample import MORE_TRIES, TRIES, Layout, Looker, Sample, together
 from mmpolicy.memory.space import Sizes, Space
 
-KINDS = ("private", "shared")  # These kinds of memory are sampled.
-SPOTS = 32  # The number of spots for each process in a turn; more follow if time is left.
+KINDS = ("private", "shared")  # kinds of memory that are sampled
+SPOTS = 32  # spots read for each process in a turn; more follow if time is left
 OTHERS = ("lazily_freed", "locked", "partly_unmapped")
-ENOUGH = 512  # A turn continues, if time is left, up to this weight of a process's spots.
-SMALL = 256  # Processes with fewer pages are not sampled.
-TICKS = 100  # The kernel's files count time in this many ticks per second.
-# The planned part of the share; the rest is for keys, the screen, and unpaid overspending.
+ENOUGH = 512  # If time is left, a turn goes on until the sample of a process has this weight.
+SMALL = 256  # processes with fewer resident pages are not sampled
+TICKS = 100  # ticks per second in which the kernel's files count CPU time
+# The planned part of the CPU share; the rest is for keys, the screen, and turns that take too
+# long.
 PLANNED = 0.95
-FIELDS = (7, 9, 11, 12, 19, 20, 21)  # The needed fields of /proc/PID/stat, counted from the state.
+# indexes of the needed fields of /proc/PID/stat, counted from the field "state"
+FIELDS = (7, 9, 11, 12, 19, 20, 21)
 
 
 class Budget:
-    """A share of a CPU, in our own CPU time. A turn's overspending is subtracted from the next."""
+    """A share of one CPU for this command. A turn that takes more reduces the next one."""
 
     def __init__(self, share: float, cpu: Callable[[], float]) -> None:
         self._share, self._cpu = share * PLANNED, cpu
         self._left, self._mark = 0.0, cpu()
 
     def grant(self, seconds: float) -> None:
-        """Start a turn; time that the last one has not spent is lost."""
+        """Start a turn; CPU time that the last turn did not use is lost."""
         self._left = min(self.left(), 0.0) + self._share * seconds
         self._mark = self._cpu()
 
     def forgive(self, seconds: float) -> None:
-        """Start a turn with a full budget, forgetting any overrun."""
+        """Start a turn with a full budget, even if the last turn took too much."""
         self._left, self._mark = self._share * seconds, self._cpu()
 
     def left(self) -> float:
-        """Return the rest of the turn."""
+        """Return the CPU seconds left in this turn; negative after too much work."""
         return self._left - (self._cpu() - self._mark)
 
     def floor(self, seconds: float) -> float:
-        """Return the level at which to stop: half a turn from here, even if nothing remains."""
+        """Return the left() at which to stop: half a turn below now, if nothing is left."""
         return min(self.left() - self._share * seconds / 2, 0.0)
 
     def pause(self, seconds: float) -> float:
-        """Return the pause before the next turn; longer if it would not pay half of the debt."""
+        """Return the seconds until the next turn: longer if half of the overdraft would not be
+        paid back by then.
+        """
         return seconds + max(-self.left() / self._share - seconds / 2, 0.0)
 
 
 class Usage(NamedTuple):
-    """The counters of a process in stat, since it began."""
+    """Counters of a process since its start, from /proc/PID/stat."""
 
     start: int
     faults: int
@@ -87,16 +91,16 @@ class Usage(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """The costs of a process, or of several."""
+    """Page faults and CPU time per second, of a process or of several."""
 
     faults: float = 0.0  # per second
-    cpu: float = 0.0  # of one CPU
-    kernel: float = 0.0  # The CPU time in the kernel, including faults, as a share of one CPU.
+    cpu: float = 0.0  # share of one CPU
+    kernel: float = 0.0  # share of one CPU that is spent in the kernel, including faults
 
 
 @dataclass
 class Process:
-    """The knowledge about a process."""
+    """The facts collected about a process."""
 
     pid: int
     name: str
@@ -104,16 +108,16 @@ class Process:
     usage: Usage
     looked: float
     rates: Rates = field(default_factory=Rates)
-    sizes: Sizes | None = None  # at the last sampling
-    ksm_kib: int = 0  # at the last sampling, merged by KSM
-    sample: Sample = field(default_factory=Sample)  # of its private memory
+    sizes: Sizes | None = None  # memory counters when the process was last sampled
+    ksm_kib: int = 0  # kB merged by KSM when the process was last sampled
+    sample: Sample = field(default_factory=Sample)  # sample of its private memory
     shared: Sample = field(default_factory=Sample)
     layout: Layout = field(default_factory=Layout)
-    first: tuple[Usage, float] | None = None  # the first visit, and its time
+    first: tuple[Usage, float] | None = None  # counters of the first visit, and its time
 
     @property
     def mean(self) -> Rates:
-        """Return its rates since the first visit."""
+        """Return the rates of the process since its first visit."""
         return _rates(*self.first, self.usage, self.looked) if self.first else Rates()
 
     @property
@@ -122,7 +126,7 @@ class Process:
         return self.usage.pages * PAGE >> 10
 
     def _of_now(self, kib: int) -> float:
-        """Return a size now, assuming that it changed in proportion to RSS since it was read."""
+        """Return the present value of a size, assuming that it has changed in proportion to RSS."""
         return kib * self.rss_kib / self.sizes.rss if self.sizes and self.sizes.rss else 0.0
 
     @property
@@ -147,12 +151,12 @@ class Process:
 
     @property
     def parts(self) -> list[tuple[Sample, float]]:
-        """Return the sample and the size of each kind of memory."""
+        """Return sample and size of private and of shared memory."""
         return [(self.sample, self.anon_kib), (self.shared, self.shared_kib)]
 
     @property
     def kinds(self) -> dict[str, float]:
-        """Return its memory in kB by kind, without unknown kinds."""
+        """Return the memory of the process in kB by kind, without kinds that are not known."""
         sizes = self.sizes
         if not sizes:
             return {}
@@ -188,37 +192,39 @@ FIGURES: dict[str, Figure] = {
 
 @dataclass(frozen=True)
 class Row:
-    """The memory, costs and waste of a process, or of the processes of a cgroup; sizes are in kB.
+    """Memory, CPU time and empty memory of a process, or of the processes of a cgroup; sizes are
+    in kB.
 
-    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm", for a cgroup the part
-    of the swapped memory that is "zswapped", and estimates of "lazily_freed" (an upper bound),
-    "locked", and "partly_unmapped", which is in no RSS. `unseen` is the memory that was not
-    sampled: "private", "shared", "hugetlb", or "any". For a cgroup, all fields but `kinds` and
-    `elsewhere_kib` refer to the memory charged to it; without a controller, to its RSS.
+    `kinds` has "private", "shared", "file", "swapped", "hugetlb" and "ksm"; for a cgroup also
+    "zswapped", the compressed part of the swapped memory; and estimates of "lazily_freed" (an
+    upper bound), "locked", and "partly_unmapped", which is in no RSS. `unseen` is the memory that
+    was not sampled: "private", "shared", "hugetlb", or "any". For a cgroup, all fields but `kinds`
+    and `elsewhere_kib` refer to the memory charged to it; without a memory controller, to the RSS
+    of its processes.
     """
 
-    name: str  # The program's name, or the cgroup's path.
+    name: str  # the program's name, or the cgroup's path
     is_cgroup: bool
     pids: tuple[int, ...]
     cgroup: str
-    rss_kib: int  # For a cgroup, this is memory.current if it exists.
-    anon_kib: int  # of sampled processes
-    seen: float  # The share of the memory that belongs to sampled processes.
+    rss_kib: int  # for a cgroup: memory.current, if it exists
+    anon_kib: int  # private memory of the sampled processes
+    seen: float  # share of the memory that belongs to sampled processes
     waste_kib: float
     error_kib: float
     rates: Rates
-    sizes: dict[int, float]  # The share of the sampled memory by order.
-    forbids: tuple[str, ...]  # The programs that forbid large folios by themselves.
-    # The part of the waste in shared memory, which the kernel does not give back.
+    sizes: dict[int, float]  # share of the sampled memory by folio order
+    forbids: tuple[str, ...]  # programs that forbid large folios for themselves
+    # the part of the empty memory that is shared; the kernel does not give it back
     waste_shared_kib: float = 0.0
     kinds: dict[str, float] = field(default_factory=dict)
     unseen: dict[str, float] = field(default_factory=dict)
-    # Memory that its processes use, but that is charged to another cgroup.
+    # memory that the processes use, but that is charged to another cgroup
     elsewhere_kib: float = 0.0
 
 
 class Charge(NamedTuple):
-    """The sampled memory of a process, of one kind, charged to one cgroup, in kB."""
+    """Sampled memory of a process, of one kind and charged to one cgroup, in kB."""
 
     process: Process
     kind: str
@@ -237,12 +243,12 @@ def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
 
 
 def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
-    """Return name and counters of a process; None if it has ended, or its file cannot be parsed."""
+    """Return name and counters of a process; None if it has ended or the file cannot be parsed."""
     try:
         text = tree.read_at(f"/proc/{pid}/stat", PAGE)
     except Error:
         return None
-    # The name, in parentheses, may contain spaces and parentheses.
+    # the name, in parentheses, may itself contain spaces and parentheses
     head, _, rest = text.rpartition(b")")
     fields = rest.split(None, FIELDS[-1] + 1)
     needed = [fields[n] for n in FIELDS if n < len(fields)]
@@ -254,13 +260,13 @@ def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
 
 
 def ksm_of(tree: Tree, pid: int) -> int:
-    """Return how much of a process KSM has merged, in kB.
+    """Return the memory of a process that KSM has merged, in kB, by a counter of the kernel.
 
-    The kernel counts it. Linux 6.12 sets the bit in kpageflags for all anonymous memory.
+    The KSM bit of kpageflags is of no use: Linux 6.12 sets it for all anonymous memory.
     """
     try:
         return int(tree.read_at(f"/proc/{pid}/ksm_merging_pages", PAGE)) * PAGE >> 10
-    # The kernel is older than 5.19 or has no KSM, or the process has ended.
+    # the kernel is older than 5.19 or has no KSM, or the process has ended
     except (Error, ValueError):
         return 0
 
@@ -282,21 +288,21 @@ class Survey:
         self.budget = Budget(share, cpu)
         self.processes: dict[int, Process] = {}
         self._owners, self._looks = Owners(tree), cast("Looker | None", None)
-        self.blind = ""  # The reason why memory contents cannot be read.
+        self.blind = ""  # the reason why memory contents cannot be read
         self._charged = Charged(tree)
         self._reach: dict[tuple[int, int, int], Reach] = {}
         self._ignored: set[int] = set()
         self._listed: set[int] = set()
-        # The time of the last turn, and the processes that began since.
+        # time of the last turn, and processes started since
         self._turn, self._born = -inf, set[int]()
         self._rng = Random(seed)
 
     def turn(self, now: float, seconds: float) -> None:
         """Visit as many processes as the budget permits; turns come every `seconds` seconds.
 
-        The first turn visits each process, however long that takes, so that no user sees an empty
-        list. If the list of processes alone takes the granted time, some processes are still
-        visited, and the budget asks for a longer pause.
+        The first turn visits every process, however long that takes, so that no user sees an empty
+        list. If listing the processes alone uses up the budget, some processes are still visited,
+        and the budget asks for a longer pause.
         """
         first = self._turn == -inf
         self.budget.grant(now - self._turn)
@@ -309,18 +315,22 @@ class Survey:
         self._turn = now
 
     def reach(self, pid: int) -> Reach | None:
-        """Return the barriers of a process; they are searched again when its memory has doubled."""
+        """Return the memory of a process that policies cannot reach; searched again when its RSS
+        has doubled.
+        """
         each = self.processes[pid]
         key = pid, each.usage.start, each.rss_kib.bit_length()
         if key not in self._reach:
             try:
                 self._reach[key] = reach(self.tree, pid, self.holds, into_kib=INTO_KIB)
-            except Error:  # The process has ended, or belongs to another user.
+            except Error:  # the process has ended, or belongs to another user
                 return None
         return self._reach[key]
 
     def _list(self) -> list[int]:
-        """Forget processes that have ended; return the others, those never visited first."""
+        """Drop processes that have ended; return the PIDs of the others, those never visited
+        first.
+        """
         if self.within:
             names: Iterable[str] = cgroup_pids(self.tree, self.within)
         else:
@@ -335,7 +345,7 @@ class Survey:
         return sorted(there - self._ignored, key=lambda pid: looked.get(pid, -inf))
 
     def _visit(self, pids: list[int], now: float, reserve: float) -> None:
-        """Read the counters of processes, until the budget falls to `reserve`."""
+        """Read the counters of processes until only `reserve` is left of the budget."""
         for pid in pids:
             if self.budget.left() < reserve:
                 return
@@ -360,9 +370,10 @@ class Survey:
         known.name, known.usage, known.looked = name, usage, now
 
     def _sample(self, now: float, reserve: float) -> None:
-        """Sample memory until the budget falls to `reserve`, the largest and least known first.
+        """Sample memory until only `reserve` is left of the budget; large processes with small
+        samples come first.
 
-        Each process comes once, and again if time is left and its sample is small.
+        Each process is sampled once, and again if time is left and its sample is small.
         """
         due = [each for each in self.processes.values() if each.usage.pages >= SMALL]
         looker, denied = self._looker(), ""
@@ -379,7 +390,7 @@ class Survey:
                 except Error as err:
                     if err.exit_code == Exit.DENIED:
                         denied = f"{err.message}; next: {err.next_step}"
-                    continue  # Other errors mean that the process has ended.
+                    continue  # other errors mean that the process has ended
                 if known < process.sample.spots + process.shared.spots < ENOUGH:
                     more.append(process)
             due = more
@@ -389,7 +400,8 @@ class Survey:
     def _look(self, looker: Looker, process: Process, now: float) -> None:
         space = Space(self.tree, process.pid, self.holds)
         sizes = space.sizes()
-        if not sizes.rss:  # RSS is derived from counters that were summed while they changed
+        # RSS is derived from counters that changed while the kernel added them up
+        if not sizes.rss:
             sizes = sizes._replace(rss=sizes.anon + sizes.file + sizes.shared)
         for sample in process.sample, process.shared:
             sample.age(now)
@@ -402,7 +414,7 @@ class Survey:
         ):
             looker.take(space, places, sample, -(-SPOTS * kib // some), tries)
         process.sizes, process.ksm_kib = sizes, ksm_of(self.tree, process.pid)
-        # The process may have been moved to another cgroup.
+        # the process may have been moved to another cgroup
         process.cgroup = self._charged.name(process.pid)
 
     def _looker(self) -> Looker | None:
@@ -418,7 +430,9 @@ class Survey:
         return self._looks
 
     def most(self, figure: Figure, number: int) -> tuple[list[Row], list[Row]]:
-        """Return the cgroups and the processes with the largest figure, `number` of each."""
+        """Return the `number` cgroups and the `number` processes with the largest value of a
+        figure.
+        """
         figures = [(figure(each), each) for each in self.processes.values()]
         members, sums = defaultdict[str, list[Process]](list), defaultdict[str, float](float)
         for value, each in figures:
@@ -426,7 +440,7 @@ class Survey:
             sums[each.cgroup] += value
         charges = self._charges()
         for path, some in charges.items():
-            if path not in sums and not self.within:  # The cgroup has memory, but no processes.
+            if path not in sums and not self.within:  # the cgroup has memory, but no processes
                 sums[path] = sum(each.empty_kib for each in some)
         first = nlargest(number, sums, key=sums.__getitem__)
         largest = nlargest(number, figures, key=itemgetter(0))
@@ -437,10 +451,10 @@ class Survey:
         return by_cgroup, [_row(each.name, False, [each]) for _, each in largest]
 
     def _charges(self) -> dict[str, list[Charge]]:
-        """Return the sampled memory of all processes, by the cgroup that is charged with it."""
+        """Return the sampled memory of all processes by the cgroup that it is charged to."""
         found = defaultdict[str, list[Charge]](list)
         for each in self.processes.values():
-            if not each.sizes:  # With many processes, most are not sampled yet.
+            if not each.sizes:  # with many processes, most are not sampled yet
                 continue
             for kind, (sample, kib) in zip(KINDS, each.parts):
                 for number in sample.owners:
@@ -459,7 +473,7 @@ class Survey:
 
 
 def _row(name: str, is_cgroup: bool, some: list[Process]) -> Row:
-    """Return the sums over some processes."""
+    """Return a row with the sums over some processes."""
     rss = sum(each.rss_kib for each in some)
     sampled = [each for each in some if each.sample.spots or each.shared.spots]
     parts = [part for each in sampled for part in each.parts if part[0].spots]
@@ -500,10 +514,11 @@ def _added(some: Iterable[dict[str, float]]) -> dict[str, float]:
 def _cgroup_row(
     path: str, some: list[Process], charges: dict[str, list[Charge]], said: Account | None
 ) -> Row:
-    """Return the memory charged to a cgroup, by all processes that map it.
+    """Return the row of a cgroup: the memory charged to it, by all processes that map it.
 
-    If the samples of several processes add up to more than the kernel's figure for a kind, their
-    empty share is right and their sum is not: the result is that share of the kernel's figure.
+    If the samples of several processes add up to more than the kernel counts for a kind of memory,
+    their empty share is right but their sum is not. The row then has this share of the kernel's
+    figure.
     """
     row, mine = _row(path, True, some), charges.get(path, [])
     seen = {kind: sum(each.kib for each in mine if each.kind == kind) for kind in KINDS}
@@ -536,7 +551,7 @@ def _cgroup_row(
 
 
 def _as_charged(row: Row, said: Account, seen: dict[str, float]) -> Row:
-    """Return a row of a cgroup with the kernel's figures for its memory."""
+    """Return the row of a cgroup with its sizes replaced by the figures of the kernel."""
     there = {"private": float(said.private), "shared": float(said.shared), "file": float(said.file)}
     limits = dict.fromkeys((*OTHERS, "ksm"), there["private"] + there["shared"])
     limits["partly_unmapped"] = max(said.memory - sum(there.values()), 0.0)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """Give back the empty part of large folios by letting the kernel split them.
 
-From Linux 6.12 on, a page of a split anonymous folio that holds only zeroes is mapped to the zero
-page, and is freed. The kernel checks it again while it is write-protected, so writes of the program
-after our check are safe. A split to any order other than 0 gives nothing back.
+From Linux 6.12 on, a page of a split anonymous folio that holds only zeroes is replaced by the
+zero page, and freed. The kernel checks the page again while it is write-protected, so a write of
+the program after the check of this command is safe. A split to an order other than 0 frees
+nothing.
 
-A folio with some pages that no process maps keeps these pages until it is split, too: they are in
-no RSS, but are charged to the cgroup.
+A folio with some pages that no process maps keeps these pages until it is split, too: they belong
+to no RSS, but are charged to the cgroup.
 
-Memory that is left alone is counted by cause, for the report.
+Memory that is not given back is counted by cause, for the report.
 """
 
 from __future__ import annotations
@@ -31,27 +32,28 @@ from mmpolicy.memory.folios import PAGE, Frames, Stretch, read_stretches, wanted
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import HUGE, Details, Space, Vma
 
-# This file exists in kernels that free the empty pages of split folios.
+# a file that exists in kernels that free the empty pages of split folios
 FEATURE = f"{THP}/shrink_underused"
 LOCKDOWN = "/sys/kernel/security/lockdown"
-# The VmFlags of memory with MADV_HUGEPAGE, and of mlock(), which keeps empty pages.
+# VmFlags of memory with MADV_HUGEPAGE, and with mlock(), which keeps empty pages
 ASKED, LOCKED = "hg", "lo"
 LARGE = re.compile(rb"([1-9])\1*")
-LEAST, MOST = 512, 16384  # pages of a write
-# One write blocks mmap() and munmap() of the program for about this long.
+LEAST, MOST = 512, 16384  # fewest and most pages that one write splits
+# One write blocks mmap() and munmap() of the program; it is to take between SHORT_S and LONG_S.
 SHORT_S, LONG_S = 0.001, 0.002
-HALF = 0.5  # share of the time that writes may take
-LOOK_S = 0.25  # interval between checks of the pressure
+HALF = 0.5  # largest share of the time that writes may take
+LOOK_S = 0.25  # seconds between checks of the memory pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
-FEW = 64  # Unless this limit is lowered, khugepaged may collapse memory with more absent pages.
-ALL = 511  # With a lower limit, khugepaged does not fill holes for folios below 2 MB.
-# Some hosts have no securityfs to report lockdown, so the error of the write tells it.
+FEW = 64  # with max_ptes_none above this, khugepaged is reported to refill the memory
+ALL = 511  # with a lower max_ptes_none, khugepaged does not fill holes for folios below 2 MB
+# Some hosts have no securityfs that would report lockdown, so this text stands for the failed
+# write.
 SEALED = f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot), or a container"
 REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
 )
-# The reasons why empty memory is left alone: by mark, as text, with the next step.
+# Reasons why empty memory is not given back: key, text, and next step.
 CAUSES = {
     "asked": "the program asked for these folios by MADV_HUGEPAGE: "
     "--include-madvised gives them back, too",
@@ -70,28 +72,28 @@ WHOLE = ((0, 1 << 63),)
 
 
 class Piece(NamedTuple):
-    """A range of addresses with large folios that have empty pages."""
+    """A range of addresses with large folios, some of whose pages are empty."""
 
     start: int
     end: int
-    empty: int  # The number of empty pages, including those that no process maps.
+    empty: int  # number of empty pages, including pages that no process maps
 
 
 @dataclass
 class Trimmed:
     """The result for one process."""
 
-    empty: int = 0  # pages that were seen
+    empty: int = 0  # number of empty pages found
     writes: int = 0
     longest_s: float = 0.0
-    stopped: str = ""  # the reason, if the run ended early
-    ended: bool = False  # the process has ended
-    # The number of pages that were left alone, by cause.
+    stopped: str = ""  # the reason why the run ended early, if it did
+    ended: bool = False  # True if the process has ended
+    # number of empty pages that were not given back, by cause
     left: Counter[str] = field(default_factory=Counter)
 
 
 def check_possible(tree: Tree, writes: bool = True) -> None:
-    """Raise an error if this kernel cannot do it, or denies it."""
+    """Raise an error if this kernel cannot free empty pages, or forbids splitting."""
     if not tree.exists(FEATURE):
         text = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
         raise Error(text, Exit.LACKING, "restart the program, with smaller folios")
@@ -109,9 +111,9 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
 
 
 def modes(tree: Tree) -> dict[int, str]:
-    """Return the mode of each size in kB: always, madvise or never, with inherited modes resolved.
+    """Return the mode of each folio size in kB: always, madvise or never, with "inherit" resolved.
 
-    A kernel without sizes of its own has only 2 MB.
+    A kernel without settings for each size has only 2 MB.
     """
     usual = chosen(tree.read(f"{THP}/enabled")) if tree.exists(f"{THP}/enabled") else "never"
     found = {}
@@ -129,9 +131,10 @@ def only_advised(tree: Tree) -> bool:
 
 
 def comes_back(tree: Tree, advised: bool = False) -> str:
-    """Return a note on how khugepaged would refill the memory given back, "" if it would not.
+    """Return a note on how khugepaged may refill memory that was given back; "" if it does not.
 
-    It makes 2 MB folios; from Linux 7.3 on, whose statistics have it by size, all enabled sizes.
+    khugepaged makes folios of 2 MB; from Linux 7.3 on, which has statistics for each size, of all
+    enabled sizes.
     """
     try:
         enabled = {"always", "madvise"} if advised else {"always"}
@@ -156,20 +159,23 @@ def _counters(tree: Tree) -> list[str]:
 
 
 class Finder:
-    """Finds empty memory of a process that can be given back, and counts the rest by cause."""
+    """Finds empty memory of a process that can be given back, and counts other empty memory by
+    cause.
+    """
 
     def __init__(self, space: Space, least: float, advised: bool) -> None:
         self.space, self._least, self._advised = space, least, advised
-        # The number of empty pages by cause; for shared memory and hugetlb, of all pages.
+        # number of empty pages by cause; for shared memory and hugetlb, of all pages
         self.left = Counter[str]()
         self._frames = Frames(space.tree)
 
     def pieces(self, within: Sequence[tuple[int, int]] = WHOLE) -> Iterator[Piece]:
-        """Yield memory to give back, in some ranges of addresses, during the search.
+        """Yield memory to give back, in some address ranges, while the search goes on.
 
-        A stretch of 16 MiB without any yields an empty piece, so that the caller can stop. Folios
-        whose empty share is below the minimum are left alone, and without `advised` those that the
-        program has asked for by MADV_HUGEPAGE, or may have.
+        A stretch of 16 MiB without such memory yields a piece with no empty pages, so that the
+        caller can stop. Folios with a smaller empty share than the minimum are left alone. Without
+        `advised`, so are folios for which the program has called madvise(MADV_HUGEPAGE), or may
+        have.
         """
         sizes, areas = self.space.sizes(), self.space.areas()
         needed = sizes.locked or not self._advised
@@ -211,7 +217,7 @@ class Finder:
             yield last or Piece(begin * PAGE, begin * PAGE, 0)
 
     def look_again(self, piece: Piece) -> None:
-        """Count empty pages that a write has not split off."""
+        """Count empty pages that are still there after a write has tried to split their folios."""
         area = Vma(piece.start, piece.end, "rw-p", 0, "")
         self._frames.forget()
         for each in read_stretches(self.space, self._frames, area, True, Counter()):
@@ -220,7 +226,7 @@ class Finder:
 
 
 def cause_of(details: Details | None, locks: bool, advised: bool) -> str:
-    """Return the reason that an area is left alone, or ""."""
+    """Return the reason not to give back memory of an area, or ""."""
     if details and locks and LOCKED in details.flags:
         return "locked"
     if advised:
@@ -231,7 +237,9 @@ def cause_of(details: Details | None, locks: bool, advised: bool) -> str:
 
 
 def parts_of(area: Vma, within: Sequence[tuple[int, int]]) -> Iterator[Vma]:
-    """Yield the parts of an area that lie in some ranges, which are sorted and do not overlap."""
+    """Yield the parts of an area that lie in the given ranges, which are sorted and do not
+    overlap.
+    """
     first = max(bisect_right(within, (area.start, area.end)) - 1, 0)
     for start, end in islice(within, first, None):
         if start >= area.end:
@@ -241,9 +249,10 @@ def parts_of(area: Vma, within: Sequence[tuple[int, int]]) -> Iterator[Vma]:
 
 
 def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
-    """Yield the folios of a stretch with empty pages: first page, end, and number of empty pages.
+    """Yield for each large folio of a stretch with empty pages: first page, end, number of empty
+    pages.
 
-    Folios are aligned, unless mremap() has moved them; then some are cut in two.
+    Folios are aligned, unless mremap() has moved them; a moved folio may be reported in two parts.
     """
     _, kinds, zeroes, lost = stretch
     for run in LARGE.finditer(kinds):
@@ -270,7 +279,9 @@ class Pressure:
         self._when = host.clock()
 
     def _read(self) -> tuple[float, float] | None:
-        """Return how long tasks have waited, in seconds, and the share of the last ten seconds."""
+        """Return the seconds that tasks have waited for memory, and the percentage of the last ten
+        seconds.
+        """
         try:
             some = pressure_in(self._host.tree, self._path)["some"]
             return int(some["total"]) / 1e6, float(some["avg10"])
@@ -278,7 +289,7 @@ class Pressure:
             return None
 
     def too_high(self) -> str:
-        """Return the reason to stop, or ""."""
+        """Return the reason to stop because tasks wait for memory, or ""."""
         now, seconds = self._read(), self._host.clock() - self._when
         if not now or not self._last:
             return ""
@@ -292,7 +303,7 @@ class Pressure:
 
 
 class Splitter:
-    """Splits folios in short writes, and pauses after each to keep to a share of the time."""
+    """Splits folios in short writes, and pauses after each to take only a share of the time."""
 
     def __init__(
         self, host: Host, pressure: Pressure, holds: Holds | None = None, share: float = HALF
@@ -303,7 +314,7 @@ class Splitter:
         self._looked = -LOOK_S
 
     def split(self, pid: int, pieces: Iterable[Piece], finder: Finder | None = None) -> Trimmed:
-        """Split all pieces of a process, unless it ends or memory is short."""
+        """Split the folios in all pieces of a process, until it ends or memory is short."""
         done = Trimmed()
         try:
             for piece in pieces:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Decide whether a change of memory policy can pay for a service, and which; without any I/O.
+"""Decide which changes of memory policy can pay for a service, if any; without any I/O.
 
-The input is the measured figures of a service and the abilities of its host; the output is a
-verdict and a list of candidates. Each candidate has the command to type, its duration, its price
-and how to undo it. A candidate counts if it may save 1 % of a CPU, or 32 MiB that are 5 % of the
-service's memory.
+The input is the measured figures of a service and the abilities of its host. The output is a
+verdict and a list of candidates, that is, of changes that may pay. Each candidate has the command
+to type, its duration, its price and how to undo it. A candidate counts if it may save 1 % of a
+CPU, or 32 MiB that are 5 % of the service's memory.
 """
 
 from __future__ import annotations
@@ -26,52 +26,57 @@ from mmpolicy.memory.reach import ALL
 
 NOT_WORTH, WORTH = "not worth it", "worth trying"
 NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"
-SIZES = "thp-sizes"  # The kernel's own folio sizes, which apply to the whole host.
+# name of the candidate that enables the kernel's own folio sizes, for the whole host
+SIZES = "thp-sizes"
 BY_MODULE = ("adaptive", "adaptive-2mb", "madv-free", "thp-gfp")
-ONCE = ("trim", "collapse", "maintain")  # are measured before and after, not in turns
+# candidates that are measured once before and once after, not in alternating blocks
+ONCE = ("trim", "collapse", "maintain")
 NAMES = (*ONCE, SIZES, *BY_MODULE)
-IDLE_PERCENT = 1.0  # A service that uses less of a CPU may be idle.
-BIG_KIB = 256 << 10  # With more private memory than this, a program may often miss the TLB.
+IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
+BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
 BACK = "mmpolicy try --stop while it runs; its page has the commands that undo a kept one"
-HUGE_ENOUGH = 0.5  # With more than this share in 2 MB pages, a program misses the TLB seldom.
-TLB_SHARE = (0.02, 0.11)  # of its CPU time, by the 11 of 34 measurements that found a gain
+# with a larger share of its memory in 2 MB pages, a program seldom misses the TLB
+HUGE_ENOUGH = 0.5
+# share of a program's CPU time that 2 MB pages save, by the 11 of 34 measurements that found a
+# gain
+TLB_SHARE = (0.02, 0.11)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The figures of a service, averaged over the observation; CPU is in percent of one CPU."""
+    """Figures of a service, averaged over the observation; CPU time is in percent of one CPU."""
 
     seconds: float
     processes: int
     cpu: float
     kernel: float
     faults: float  # a second
-    fault_cpu: float  # The most CPU time that these faults can cost.
-    gain: float  # The most of that cost that folios of 64 kB can save.
-    cost_from: str  # The source of the cost of a fault.
+    fault_cpu: float  # the most CPU time that these faults can cost
+    gain: float  # the most of this cost that folios of 64 kB can save
+    cost_from: str  # where the cost of a fault is known from
     memory_kib: float
     private_kib: float
-    waste_kib: float  # The empty parts of large folios of private memory.
+    waste_kib: float  # empty parts of large folios in private memory
     error_kib: float
-    trim_options: str  # The options that `trim` needs to give memory back.
-    stays: str  # The reason why `trim` would give nothing back.
-    freed_kib: float  # lazily, and still there
-    huge: float  # The share of the memory that is in 2 MB folios.
-    looked_at: float  # part of the memory
-    barred: float  # The share of the memory of its largest processes that no policy reaches.
-    barriers: tuple[str, ...]  # that part in words
-    stalled: float  # The percentage of time that its tasks wait for memory.
-    compactions: float  # Compactions per second caused by programs of the whole host.
-    # The reason why nothing may be changed now: memory is short, or the service is changing.
+    trim_options: str  # options that `trim` needs to give this memory back
+    stays: str  # the reason why `trim` would give nothing back
+    freed_kib: float  # memory freed by MADV_FREE that still counts as resident
+    huge: float  # share of the memory that is in 2 MB folios
+    looked_at: float  # share of the memory that was sampled
+    barred: float  # share of the memory of its largest processes that no policy reaches
+    barriers: tuple[str, ...]  # the reasons why no policy reaches it, as text
+    stalled: float  # percentage of time that its tasks wait for memory
+    compactions: float  # compactions per second by all programs of the host
+    # the reason why nothing may be changed now: memory is short, or the service is changing
     not_now: str
 
 
 class Way(NamedTuple):
-    """Whether the host can do something; else the reason, and the next step."""
+    """Whether the host can run a verb or feature; if not, the reason and the next step."""
 
     why_not: str = ""
     next_step: str = ""
-    commands: tuple[str, ...] = ()  # to type first
+    commands: tuple[str, ...] = ()  # commands to type before it
 
 
 @dataclass(frozen=True)
@@ -82,26 +87,26 @@ class Here:
     trim: Way
     maintain: Way
     collapse: Way
-    own_sizes: Way  # Whether the kernel has its own folio sizes of 16 to 64 kB.
-    module: Way  # Whether the module can be used, and no other profile decides for the service.
+    own_sizes: Way  # whether the kernel has its own folio sizes of 16 to 64 kB, not enabled yet
+    module: Way  # whether the module can be used, and no other profile decides for the service
     loaded: bool
-    systemd: bool  # Systemd restores the kernel's sizes if all processes of the trial are killed.
-    run_time: str  # of a switchback
+    systemd: bool  # systemd restores the kernel's sizes if all processes of a trial are killed
+    run_time: str  # duration of a switchback experiment, as text
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change that may pay."""
+    """A change that may pay for the service."""
 
     name: str
     gain: str
-    score: float  # The gain as a multiple of the smallest gain that counts.
+    score: float  # the predicted gain, as a multiple of the smallest gain that counts
     commands: tuple[str, ...]
     time: str
     price: str
     undo: str
-    switchback: bool  # True if the change can be undone and redone block by block.
-    of_host: bool = False  # True if the change affects all programs of the host.
+    switchback: bool  # True if the change can be undone and redone from block to block
+    of_host: bool = False  # True if the change affects all programs of the host
     why_not: str = ""
     next_step: str = ""
 
@@ -113,7 +118,7 @@ class Candidate:
 
     @property
     def proof(self) -> str:
-        """Return how its effect is shown."""
+        """Return how the effect of the candidate is shown, as text."""
         if self.switchback:
             return "a switchback: blocks of time with it and without take turns"
         return "measured again after it, not proven on: it cannot be switched back block by block"
@@ -124,8 +129,8 @@ def judge(
 ) -> tuple[str, str, list[Candidate]]:
     """Return the verdict, its reason, and the candidates, the largest predicted gain first.
 
-    Candidates that this host cannot have come last, with the reason. For the whole host, only
-    candidates count that affect all programs.
+    Candidates that this host cannot have come last, with the reason. whole_host: only candidates
+    that affect all programs.
     """
     wanted = [each for each in _candidates(seen, here)
               if each.name not in without and each.of_host >= whole_host]  # fmt: skip
@@ -178,12 +183,12 @@ def _has_small_pages(seen: Seen) -> bool:
 
 
 def _tlb_percent(seen: Seen, share: float = TLB_SHARE[0]) -> float:
-    """Return the CPU time that 2 MB pages save where they save any."""
+    """Return the CPU time in percent that 2 MB pages save if they save any."""
     return share * max(seen.cpu - seen.kernel, 0.0)
 
 
 def _candidates(seen: Seen, here: Here) -> Iterator[Candidate]:
-    """Yield the candidates that may pay; of two with equal scores, the cheaper one first."""
+    """Yield the candidates that may pay; of two with the same score, the cheaper one first."""
     if is_waste(seen.waste_kib, seen.error_kib, seen.private_kib):
         yield from _of_waste(seen, here)
     if is_waste(seen.freed_kib, 0.0, seen.private_kib):
@@ -219,7 +224,7 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
     )
     yield trim
     if "--include-madvised" in seen.trim_options:
-        return  # The verb `maintain` skips memory for which the program called madvise().
+        return  # `maintain` skips memory for which the program has called madvise()
     yield replace(
         trim,
         name="maintain",

@@ -22,14 +22,14 @@ from mmpolicy.render import emit, table
 from mmpolicy.verbs.options import json_option, pass_host
 
 SERVICE = "mmpolicy-ab"
-ZIPAPP = ".pyz"  # The suffix of the command as a single file that Python runs.
+ZIPAPP = ".pyz"  # suffix of the command's file if it is a single archive that Python runs
 NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
-# These options are not passed to the detached run.
+# Options that are not passed on to the detached run.
 HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")
 
 
 def words_of(ctx: click.Context) -> Iterator[str]:
-    """Yield the words that give a run these options again."""
+    """Yield command-line words that give another `ab run` the same options."""
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
         if param.name in HERE or value is None or value is False or value == ():
@@ -41,7 +41,7 @@ def words_of(ctx: click.Context) -> Iterator[str]:
 
 
 def own_command() -> list[str]:
-    """Return the words that start this command."""
+    """Return the words that start this command again."""
     path = Path(sys.argv[0])
     if path.suffix == ZIPAPP:
         return [sys.executable, str(path.resolve())]
@@ -49,17 +49,18 @@ def own_command() -> list[str]:
 
 
 def new_file(tree: Tree) -> Path:
-    """Return a file for the samples of a detached run."""
+    """Return the path of a new file for the samples of a detached run."""
     return tree.real(FOLDER) / f"ab-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}.jsonl"
 
 
 def start_own_unit(
     host: Host, unit: str, description: str, argv: Sequence[str], properties: Sequence[str] = ()
 ) -> None:
-    """Start this command as a systemd unit, and wait until it is at work.
+    """Start this command as a systemd unit, and wait until it reports that it works.
 
-    A stop of the unit signals only the main process, see run_as_unit(). A slow host may take
-    longer than the 90 s of systemd to load the libraries and to set each knob once.
+    A stop of the unit signals only the main process, see run_as_unit(). On a slow host, loading
+    the libraries and setting each knob once may take longer than the 90 s that systemd allows by
+    default.
     """
     wanted = ("KillMode=process", "Type=notify", "TimeoutStartSec=infinity", *properties)
     how = ["--collect", *(word for each in wanted for word in ("--property", each))]
@@ -69,7 +70,7 @@ def start_own_unit(
 def own_unit(
     host: Host, unit: str, description: str, how: Sequence[str], argv: Sequence[str]
 ) -> list[str]:
-    """Return the words with which systemd runs this command with other words."""
+    """Return the words for systemd-run to run this command with the arguments `argv`."""
     words = ["--unit", unit, *how, "--quiet", "--description", description]
     words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
     root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
@@ -78,11 +79,11 @@ def own_unit(
 
 
 def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:
-    """Start the run as a systemd unit, so that no logout and no terminal ends it.
+    """Start `ab run` as a systemd unit, so that a logout or a closed terminal does not end it.
 
-    A stop signals only the main process. That process ends its commands and its watchdog, which
-    would otherwise take the end of a command for a failure. This function waits until the run is at
-    work, so that an early refusal is reported here.
+    A stop of the unit signals only the main process, which then ends its commands and its
+    watchdog. Otherwise the main process would take the end of a command for a failure. This
+    function waits until the run works, so that an early refusal is reported here.
     """
     if who := running(host.tree):
         raise in_the_way(who)
@@ -163,7 +164,7 @@ def _kept(tree: Tree) -> Iterator[dict[str, Any]]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return a summary of a file, empty if it is not of a run; samples are not parsed."""
+    """Return a summary of a samples file, without parsing samples; {} if it is not of a run."""
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             header = json.loads(next(lines))

@@ -35,7 +35,7 @@ UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of `ab run`; times are in seconds."""
+    """The options of `ab run`; durations are in seconds."""
 
     design: str
     control: str
@@ -63,7 +63,7 @@ class RunOptions:
     rare: float | None
 
     def arms(self) -> dict[str, str]:
-        """Return the text of each arm."""
+        """Return the text that the user gave for each arm."""
         return dict(zip(PROFILES, (self.control, self.treatment or self.control)))
 
 
@@ -78,7 +78,7 @@ def design_of(host: Host, given: RunOptions) -> Design:
 
 
 def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> Length:
-    """Return the length of the run; refuse a run that is too short to show anything."""
+    """Return the length of the run; refuse a run that is too short to show an effect."""
     if given.pairs and given.duration:
         raise click.UsageError("--pairs and --duration both say how long: give one")
     aa = _aa_pairs(given, len(metrics))
@@ -110,7 +110,7 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
 
 
 def _aa_pairs(given: RunOptions, metrics: int) -> int:
-    """Return the number of A/A pairs; warn if too few to be useful."""
+    """Return the number of A/A pairs; warn if they are too few for a check."""
     need = least_pairs(metrics, DIRTY)
     if given.aa is None:
         return 0 if given.detect or given.stop == "anytime" else need
@@ -130,7 +130,7 @@ def usual_design(host: Host, options: dict[str, Any]) -> str:
 
 
 class Plan(NamedTuple):
-    """A checked plan of a run: all known obstacles have been ruled out."""
+    """The checked plan of a run: nothing known prevents it."""
 
     given: RunOptions
     metrics: list[Metric]
@@ -141,7 +141,9 @@ class Plan(NamedTuple):
 
 
 def plan_of(host: Host, options: dict[str, Any]) -> Plan:
-    """Return the plan of the options; refuse an invalid one, and one that must not begin now."""
+    """Return the plan that the options describe; refuse invalid options, and a run that must not
+    begin now.
+    """
     if (unit := options["unit"]) not in UNITS:
         text = f"--unit {unit} is for --preset; else it is process or cgroup"
         raise click.UsageError(f"{text}, and --cgroup {unit} says who takes part")

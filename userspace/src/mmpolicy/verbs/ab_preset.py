@@ -20,7 +20,7 @@ from mmpolicy.verbs.options import ask
 def resolve(
     host: Host, ctx: click.Context, name: str, options: dict[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the options of a run; a preset fills in those that were not typed."""
+    """Return the options of a run; the preset supplies options that the user did not give."""
     service = options["unit"] if options["unit"] not in UNITS else None
     where = service or options["cgroup"]
     if not where:
@@ -30,7 +30,7 @@ def resolve(
     given.pop(ABOUT)
     if service:
         options["unit"] = UNITS[0]
-    # Knobs apply to the whole host, while the metrics are those of the service.
+    # knobs apply to the whole host, while the metrics are read from the service's cgroup
     if "cgroup" not in given:
         options["cgroup"] = None
     for key, value in given.items():
@@ -48,14 +48,16 @@ def _filled(value: Any, path: str) -> Any:
 
 
 def show(name: str, plan: Plan, agreed: bool) -> None:
-    """Print the plan, and ask whether to begin."""
+    """Print the plan of a preset, and ask whether to begin."""
     for line in plan_lines(name, plan):
         click.echo(line, err=True)
     ask(agreed, ", or --dry-run to look")
 
 
 def plan_lines(name: str, plan: Plan) -> Iterator[str]:
-    """Yield an experiment in words: arms, metrics with their roles, guards, and the time."""
+    """Yield the plan of an experiment as text: arms, metrics with their roles, guards, and
+    duration.
+    """
     yield f"{name}: {read(name)[ABOUT]}"
     for arm, text in plan.given.arms().items():
         yield f"{arm}: {text}"

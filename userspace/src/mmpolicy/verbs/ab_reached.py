@@ -17,10 +17,11 @@ from mmpolicy.verbs.reached import OVERRIDE, POINT, reach_in, warn
 
 
 def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
-    """Refuse arms that cannot differ, as no policy reaches a process of the scope.
+    """Refuse arms that cannot differ, as no policy reaches any process of the scope.
 
-    If only some processes or parts of their memory are reached, warn. Arms that differ in a point
-    other than anon_order may still differ, and a whole host always has reachable processes.
+    Print a warning if policies reach only some processes or parts of their memory. Arms that
+    differ at a point other than anon_order may still differ, and a whole host always has processes
+    within reach.
     """
     settings = list(arms)
     if scope == HOST or settings[0] == settings[-1]:
@@ -34,7 +35,9 @@ def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
 
 
 def _differing(first: Settings, second: Settings) -> set[str]:
-    """Return the points in which two arms differ; knobs of a point that is stock do not count."""
+    """Return the points at which two arms differ; knobs of a point do not count if it is stock in
+    both.
+    """
 
     def told(settings: Settings, point: str) -> dict[str, str]:
         found = {key: value for key, value in settings.items() if key.point == point}
@@ -46,7 +49,9 @@ def _differing(first: Settings, second: Settings) -> set[str]:
 
 
 def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[str]) -> None:
-    """Refuse the kernel's own sizes if all metrics are of cgroups that they do not reach."""
+    """Refuse arms that set the kernel's folio sizes, if these do not reach any cgroup of the
+    metrics.
+    """
     wanted = {path.rpartition("/")[2] for path in paths if path.startswith(f"{THP}/")}
     sources = [source for metric in metrics or () for source in Metric.parse(metric).sources()]
     files = [each.file for each in sources if isinstance(each, CgroupFile)]

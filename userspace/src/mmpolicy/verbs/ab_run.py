@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run`: experiments."""
+"""`ab run`: run an experiment."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.progress import Quiet, display
 
-# These options do not describe the experiment itself.
+# Options that do not describe the experiment itself.
 HERE = ("dry_run", "want_json", "out", "detach", "yes")
 
 
 def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
-    """Return the changes that the arms make; refuse impossible ones."""
+    """Return the writes by which the arms differ; raise an error for writes that cannot be made."""
     now = read_knobs(host.tree)
     parts = {arm: split_arm(host.tree, now, text) for arm, text in given.arms().items()}
     own = {arm: knobs for arm, (_, knobs) in parts.items()}
@@ -79,14 +79,14 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
 
 
 def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
-    """Return whether the arms use the module; arms of only knobs leave it unchanged."""
+    """Return whether the arms use the module; arms that set only knobs of the kernel do not."""
     loaded = host.tree.is_dir(CONTROL)
     as_it_is = ("", DEFAULT) if loaded else ("", DEFAULT, STOCK)
     return not set(texts.values()) <= set(as_it_is) or (loaded and not has_knobs)
 
 
 def _check_alone(given: RunOptions, timing: bool) -> None:
-    """Refuse options that need arms with policies."""
+    """Refuse options that only arms with policies can have."""
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
         text = f"{what} is for arms with policies, of a module that is loaded"
@@ -108,7 +108,7 @@ def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: b
 def _header(
     host: Host, given: RunOptions, design: Design, length: Length, changes: Changes
 ) -> dict[str, Any]:
-    """Return all that a report needs to know in addition to the samples."""
+    """Return the header of the samples file: all that a report needs in addition to the samples."""
     arms = {
         arm: {"given": text, "settings": changes.settings(arm)}
         for arm, text in given.arms().items()
@@ -340,7 +340,7 @@ def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
 
 
 def planned(ctx: click.Context, words: Sequence[str]) -> Plan:
-    """Return the plan of `ab run` with these words; raise that verb's errors."""
+    """Return the plan that `ab run` would make of these words; raise its errors."""
     with run.make_context("run", [*words], parent=ctx) as own:
         options = {name: value for name, value in own.params.items() if name not in HERE}
         return _plan(own, options)
@@ -350,9 +350,10 @@ def run_planned(
     host: Host, plan: Plan, file: Path, also: Callable[[], str] = lambda: "",
     own: Changes | None = None,
 ) -> Runner:  # fmt: skip
-    """Run a plan, under the lock; also() may return a further reason to end it.
+    """Run a planned experiment under the lock of experiments.
 
-    own: changes of the caller; the journal then has no entry of the run.
+    also(): may return a further reason to end the run. own: changes that the caller has prepared;
+    the journal then has no entry for the run.
     """
     given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):
@@ -377,7 +378,9 @@ def run_planned(
 def _locked(
     host: Host, design: Design, length: Length, file: Path
 ) -> AbstractContextManager[None]:  # fmt: skip
-    """Hold the lock of experiments, with the expected end; wait briefly for a rollback."""
+    """Take the lock of experiments, naming its holder and expected end; wait briefly for a
+    rollback in progress.
+    """
     seconds = length.blocks(design) * design.block_s
     until = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).astimezone()
     who = f"{RUN}{os.getpid()}, until about {until:%Y-%m-%d %H:%M}, which writes {file.absolute()}"
@@ -396,7 +399,7 @@ def _opened(file: Path) -> Iterator[OutFile]:
 
 
 def _note(given: RunOptions) -> str:
-    """Return the journal's note on a run."""
+    """Return the note about a run for the journal."""
     return f"begins: {', '.join(given.arms().values())}"
 
 
