@@ -26,11 +26,16 @@ RECORD = TREE / "bench/try-ends.jsonl"
 SEED, ROUNDS = 2, 4
 MORE = "MMPOLICY_TRY_ENDS"  # SEED:ROUNDS, which are added to the record
 GROUP = f"{TOP}/tried"
-# Less CPU time in blocks of the treatment and after it was kept, and always the same memory.
+# Less CPU time while the treatment or the kept profile decides for it, and the same memory. An
+# experiment binds no cgroup: a block of the treatment treats 100 percent.
 LOAD = f"""{workload("ops")} map 8192 touch 0 8192 sh 'exec sleep infinity' &
-while :; do for bound in {ROOT}/profiles/[!d]*/cgroups; do
-if read _ <$bound; then sleep 0.1; else i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done; fi
-done; done 2>/dev/null"""
+while :; do
+for profile in {ROOT}/profiles/[!d]*/cgroups; do if read _ <$profile; then sleep 0.1; continue 2; fi
+done
+read percent <{ROOT}/experiment/percent; read enabled <{ROOT}/experiment/enabled
+if [ "$enabled $percent" = "1 100" ]; then sleep 0.1; continue; fi
+i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done
+done 2>/dev/null"""
 
 
 def begin() -> tuple[int, int, int]:

@@ -158,6 +158,29 @@ def restart(pid: int, rng: random.Random) -> None:
     work()
 
 
+def boot(_pid: int, _rng: random.Random) -> None:
+    """End all processes, and lose what a boot loses; the cgroup is there before mmpolicy.service."""
+    (OWN / "cgroup.kill").write_text("1")
+    (GROUP / "cgroup.kill").write_text("1")
+    wait_for(lambda: not (GROUP / "cgroup.procs").read_text())
+    GROUP.rmdir()
+    shell("rmmod mmpolicy; rm -rf /run/mmpolicy")
+    work()
+    start_module()
+
+
+def start_module() -> None:
+    """Do what mmpolicy.service does at its start."""
+    shell("modprobe mmpolicy")
+    run("apply", "--skip-missing", "--skip-invalid", "/etc/mmpolicy")
+
+
+def upgrade(_pid: int, _rng: random.Random) -> None:
+    """Unload and load the module, as the scripts of the packages do in an upgrade."""
+    shell(f"echo 1 >{CONTROL}/reset; rmmod mmpolicy")
+    start_module()
+
+
 def begin_second(pid: int, _rng: random.Random) -> None:
     """A second trial is refused as long as the first one runs."""
     code, text = run(*TRY)
@@ -192,6 +215,8 @@ ENDS: dict[str, Callable[[int, random.Random], object]] = {
     "one": end_one,
     "stop": stop,
     "removed": end_service,
+    "boot": boot,
+    "upgraded": upgrade,
 }
 
 
