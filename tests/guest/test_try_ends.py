@@ -27,15 +27,25 @@ SEED, ROUNDS = 2, 4
 MORE = "MMPOLICY_TRY_ENDS"  # SEED:ROUNDS, which are added to the record
 GROUP = f"{TOP}/tried"
 # Less CPU time while the treatment or the kept profile decides for it, and the same memory. An
-# experiment binds no cgroup: a block of the treatment treats 100 percent.
-LOAD = f"""{workload("ops")} map 8192 touch 0 8192 sh 'exec sleep infinity' &
-while :; do
-for profile in {ROOT}/profiles/[!d]*/cgroups; do if read _ <$profile; then sleep 0.1; continue 2; fi
-done
-read percent <{ROOT}/experiment/percent; read enabled <{ROOT}/experiment/enabled
-if [ "$enabled $percent" = "1 100" ]; then sleep 0.1; continue; fi
-i=0; while [ $i -lt 500 ]; do i=$((i + 1)); done
-done 2>/dev/null"""
+# experiment binds no cgroup: in a block of the treatment it treats 100 percent.
+WORKS = f"""
+import contextlib, time
+from pathlib import Path
+def treated():
+    root = Path("{ROOT}")
+    with contextlib.suppress(OSError):
+        bound = any(path.read_text() for path in root.glob("profiles/[!d]*/cgroups"))
+        told = [(root / "experiment" / name).read_text() for name in ("enabled", "percent")]
+        return bound or told == ["1\\n", "100\\n"]
+while True:
+    time.sleep(0.1)
+    if not treated():
+        sum(range(200000))
+"""
+LOAD = (
+    f"{workload('ops')} map 8192 touch 0 8192 sh 'exec sleep infinity' & "
+    f"exec python3 -c {shlex.quote(WORKS)}"
+)
 
 
 def begin() -> tuple[int, int, int]:

@@ -38,9 +38,9 @@ OWN = Path("/sys/fs/cgroup/trial")  # of the trial's processes
 STORE, TOLD = Path("/var/lib/mmpolicy"), Path("/run/try-ends.txt")
 TYPED, STATE = Path("/run/try-ends-typed.txt"), f"{CONTROL}/state"
 PHASES = ("start", "blocks", "blocks", "keep")
-LEASE_S, PATIENCE_S = 5, 300
+LEASE_S, PATIENCE_S = 10, 300
 TRY = ["try", "--cgroup", CGROUP, "--candidate", "adaptive", "--yes", "--foreground", "--block"]
-TRY += ["2", "--pairs", "8", "--lease", str(LEASE_S)]
+TRY += ["3", "--pairs", "12", "--lease", str(LEASE_S)]
 
 
 def shell(text: str) -> str:
@@ -82,7 +82,7 @@ def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
             raise TimeoutError(
                 f"not in {seconds} s; the trial: {TOLD.exists() and TOLD.read_text()}"
             )
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def state() -> tuple[State, list[str]]:
@@ -159,7 +159,7 @@ def restart(pid: int, rng: random.Random) -> None:
 
 
 def boot(_pid: int, _rng: random.Random) -> None:
-    """End all processes, and lose what a boot loses; the cgroup is there before mmpolicy.service."""
+    """End all, and lose what a boot loses; the cgroup is there before mmpolicy.service starts."""
     (OWN / "cgroup.kill").write_text("1")
     (GROUP / "cgroup.kill").write_text("1")
     wait_for(lambda: not (GROUP / "cgroup.procs").read_text())
@@ -229,6 +229,15 @@ def check_set() -> str:
     return ""
 
 
+def decision() -> str:
+    """Return what the page of the trial says at its end."""
+    for path in (STORE / "try").glob("*.json"):
+        with suppress(ValueError, FileNotFoundError):
+            page = json.loads(path.read_text())["page"]
+            return "; ".join(line for line in page if line.startswith(("metric", "decision")))
+    return ""
+
+
 def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
     """Return where the trial stands, and what is wrong, if anything is."""
     now = state()
@@ -273,9 +282,10 @@ def one(number: int) -> dict[str, object]:
     shell(f"rm -f {STORE}/fill; modprobe mmpolicy; mkdir -p {GROUP}")
     if kind == "set" and (fault := check_set()):
         return {**told, "fault": fault}
-    stands, fault = check(kind, before)
+    why, (stands, fault) = decision(), check(kind, before)
     shell(f"echo 1 >{CONTROL}/reset")
     wait_for(lambda: not (OWN / "cgroup.procs").read_text(), 60)
+    told |= {"why": why} if at in ("back", "keeping", "kept") else {}
     return {**told, "standing": stands, "fault": fault, "s": round(time.monotonic() - start)}
 
 
