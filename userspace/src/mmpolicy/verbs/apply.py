@@ -54,7 +54,7 @@ def missing_option(command: Command) -> Command:
 
 
 def _leave_out(manifest: Manifest, target: State, skip_missing: bool) -> State:
-    """Return the state without missing cgroups, if they may be left out."""
+    """Return the target state without cgroups that do not exist, if --skip-missing permits that."""
     for key in [key for key in target if isinstance(key, AbsentCgroup)]:
         if not skip_missing:
             raise manifest.no_cgroup(key)
@@ -144,7 +144,9 @@ def _loads(manifest: Manifest, now: State) -> list[Write]:
 
 
 def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool) -> None:
-    """Load BPF policies; they are not in use yet, except those that replace others."""
+    """Load BPF policies of a manifest. No profile uses them yet, except those that replace a
+    loaded policy.
+    """
     for write in loads:
         assert isinstance(write.key, LoadedPolicy) and write.result
         try:
@@ -157,7 +159,7 @@ def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool
 
 
 def _without_policies(now: State, target: State) -> State:
-    """Return the state without BPF policies that could not be loaded: stock instead."""
+    """Return the target state with "stock" in place of BPF policies that could not be loaded."""
     absent = {
         key.name
         for key, value in target.items()
@@ -267,7 +269,7 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
     if skip_missing:
         target = _leave_out(manifest, target, skip_missing)
     _emit("verify", want_json, host.tree, manifest, now, target)
-    for err in bad:  # These are errors of manifests that mmpolicy.service skips.
+    for err in bad:  # errors of manifests that mmpolicy.service skips
         raise err
     _mind_proofs(host.tree)
     if now != target:
@@ -275,13 +277,17 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
 
 
 def _mind_proofs(tree: Tree) -> None:
-    """Raise an error if `try --watch` has taken a setting back, or was killed at stock."""
+    """Raise an error if `try --watch` has undone a setting, or was killed while the service was at
+    stock.
+    """
     for each in proofs(tree):
         raise Error(each.text, Exit.DRIFT, each.next_step)
 
 
 def _heal(host: Host, manifest: Manifest) -> None:
-    """Bind cgroups that should be bound and are not, as when a service started too early."""
+    """Bind cgroups of the manifest that exist and are not bound, for example because their service
+    started too early.
+    """
     with exclusive(host, dry_run=False):
         now, target = _compare(host.tree, manifest)
         missed = [key for key in target if isinstance(key, CgroupBinding) and key not in now]

@@ -20,14 +20,14 @@ from mmpolicy.render import emit, progress_line
 from mmpolicy.verbs.here import without_module
 
 POINT, POLICY = "anon_order", "adaptive"
-SHARE = 0.05  # of a CPU, while it watches
+SHARE = 0.05  # share of one CPU that the survey may take
 TURN_S = 5.0
 EVENTS = "vmstat"
 HUGE = 2 << 20
 
 
 def look_around(host: Host, seconds: float, want_json: bool) -> None:
-    """Print advice for this host, at most five lines; change nothing."""
+    """Print advice for the whole host, at most five findings; change nothing."""
     check_may_look(host.tree)
     survey = Survey(host.tree, SHARE)
     events, made, begin = _events(host.tree), evidence.folios_made(host.tree), host.clock()
@@ -36,7 +36,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     rising = rates(events, _events(host.tree), passed)[EVENTS]
     more = evidence.folios_made(host.tree)
     sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
-    # Older kernels lack the counters by size, so use that of 2 MB.
+    # older kernels lack the counters by size, so use the counter of 2 MB faults
     sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))
     known = find(Evidence(host.tree, survey, rising, sizes, module_here(host), _shadows(host.tree)))
     found, small = ([each for each in known if each.worth is worth] for worth in (True, False))
@@ -58,7 +58,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
 
 
 def check_may_look(tree: Tree) -> None:
-    """Raise an error at once, not after a minute, if the user may not read page frames."""
+    """Raise an error at once, not after a minute, if this user may not read page frames."""
     try:
         tree.read_at("/proc/kpageflags", 8)
     except Error as err:
@@ -67,7 +67,7 @@ def check_may_look(tree: Tree) -> None:
 
 
 def watch(host: Host, survey: Survey, seconds: float) -> None:
-    """Survey the host for this many seconds, and show the progress."""
+    """Survey the host for this many seconds, and print the progress."""
     turns = max(round(seconds / TURN_S), 1)
     for turn in range(turns):
         survey.turn(host.clock(), seconds / turns)
@@ -84,7 +84,9 @@ def _events(tree: Tree) -> Counters:
 
 
 def module_here(host: Host) -> Module:
-    """Return whether this host can have the module, and the step to it, as doctor reports it."""
+    """Return whether this host can load the module, and the next step towards it, as doctor
+    reports them.
+    """
     if host.tree.is_dir(CONTROL):
         return Module(True)
     verdict = without_module(host)
@@ -96,7 +98,9 @@ def module_here(host: Host) -> Module:
 
 
 def _shadows(tree: Tree) -> dict[str, str]:
-    """Return the findings of the shadow `adaptive`, for each profile with another policy."""
+    """Return the finding of the shadow policy `adaptive` for each profile that has
+    another policy.
+    """
     if not tree.is_dir(CONTROL):
         return {}
     try:
@@ -108,6 +112,6 @@ def _shadows(tree: Tree) -> dict[str, str]:
             said = shadows_of(read_counters(tree, name, POINT)).get(POINT)
             if said and said.spared_least * 2 > said.faults:
                 found[name] = said.text(read_calibration(tree))
-    except Error:  # Only root may read the counters, or the module was unloaded meanwhile.
+    except Error:  # only root may read the counters, or the module was unloaded meanwhile
         return {}
     return found

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from mmpolicy.bench.result import Result
     from mmpolicy.bench.rounds import Bench
 
-PLACE = "{threads}"  # in the command
+PLACE = "{threads}"  # text in the command that stands for the number of threads
 RUNS = 12  # rounds
-IDLE = 0.05  # share of a run's time; with less CPU time, another process may have done the work
+# smallest share of a run's time that is CPU time; with less, another process may have done the
+# work
+IDLE = 0.05
 
 
 def _arms(host: Host, given: tuple[str, ...]) -> Arms:
@@ -44,7 +46,7 @@ def _arms(host: Host, given: tuple[str, ...]) -> Arms:
 
 
 def _facts(host: Host, work: Work, seed: int) -> dict[str, Any]:
-    """Return the facts about host and tool."""
+    """Return the facts about host and command for the output file."""
     made_of = hardware_of(host.tree)
     return {
         "command": list(work.command),
@@ -74,7 +76,7 @@ def _dry_run(arms: Arms, want_json: bool) -> None:
 
 
 def _own(arm: Arm) -> Iterator[tuple[str, str]]:
-    """Yield the settings of an arm that apply to the command alone."""
+    """Yield the settings of an arm that apply to the benchmarked command alone."""
     for key, value in arm.settings.items():
         yield f"{arm.profile}/{key.inside}", value
     if arm.no_thp:
@@ -84,7 +86,7 @@ def _own(arm: Arm) -> Iterator[tuple[str, str]]:
 
 
 class Threads(click.ParamType):
-    """Numbers of threads, such as 1,4,16."""
+    """A parameter type: numbers of threads, such as 1,4,16."""
 
     name = "numbers"
 
@@ -98,7 +100,9 @@ class Threads(click.ParamType):
 
 
 def _works(work: Work, threads: Sequence[int]) -> dict[int, Work]:
-    """Return the work for each number of threads; without any, as it is, for 0."""
+    """Return the command to run for each number of threads; without --threads, the command as
+    given, under 0.
+    """
     if not threads:
         return {0: work}
     if not any(PLACE in word for word in (*work.command, work.server)):
@@ -120,7 +124,7 @@ def _works(work: Work, threads: Sequence[int]) -> dict[int, Work]:
 
 
 def _check_outputs(options: dict[str, Any]) -> None:
-    """Refuse an output file that cannot be written now, and not after minutes."""
+    """Raise an error before the first run if an output file cannot be written."""
     plot, html = options["plot"], options["html"]
     if options["threads"] and (plot or html):
         raise click.UsageError("--plot and --html are for one number of threads")
@@ -133,7 +137,7 @@ def _check_outputs(options: dict[str, Any]) -> None:
 
 
 def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
-    """Warn before the first run if there are too few rounds to show anything."""
+    """Warn before the first run if there are too few rounds to show a difference."""
     from mmpolicy.ab.design import least_pairs
 
     runs, need = options["runs"], least_pairs(max(arms - 1, 1))
@@ -250,7 +254,7 @@ def bench(
 def _measure(
     host: Host, arms: Arms, work: Work, seed: int, options: dict[str, Any]
 ) -> tuple[Bench, Error | None]:
-    """Return the complete rounds, and the error that ended the bench early, if any."""
+    """Run the benchmark; return its complete rounds, and the error that ended it early, if any."""
     from mmpolicy.bench.rounds import Bench, Length
 
     length = Length(
@@ -291,7 +295,10 @@ def _tell(
     want_json: bool,
     options: dict[str, Any],
 ) -> None:
-    """Print the result of the complete rounds, then write the files, so a full disk hides none."""
+    """Print the result of the complete rounds, then write the output files.
+
+    The order matters: an error in writing does not suppress the result.
+    """
     from mmpolicy.bench.result import Result
 
     results = {
@@ -335,7 +342,7 @@ def _save(
     options: dict[str, Any],
     failure: Error | None,
 ) -> None:
-    """Write each file, even if another one cannot be written."""
+    """Write each output file, even if another one cannot be written."""
     out, plot, html = options["out"], options["plot"], options["html"]
     deeds: list[Callable[[], None]] = []
     if out:
@@ -360,7 +367,7 @@ def _save(
 
 
 def _not_counted(done: Bench) -> Iterator[str]:
-    """Yield warnings of work of the command that is in no figure."""
+    """Yield warnings about work of the command that no figure includes."""
     if names := sorted(done.programs.outlived):
         yield (
             f"{', '.join(names)} outlived the process that started it: its CPU time, faults and "

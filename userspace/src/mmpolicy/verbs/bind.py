@@ -41,7 +41,9 @@ owner_option = click.option(
 
 
 def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:
-    """Return the key of the named target; refuse a target with another owner."""
+    """Return the key of the cgroup or process to bind; refuse a cgroup that another owner has
+    bound.
+    """
     if cgroup is not None:
         group = CgroupBinding(find_bindable(tree, cgroup).number)
         check_free(tree, group, owner and check_owner(owner))
@@ -100,7 +102,7 @@ def bind(
 
 
 def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> Callable[[], None]:
-    """Return a function that records the owner of a binding; it does nothing without an owner."""
+    """Return a function that records the owner of a binding; without an owner it does nothing."""
     if not owner or not isinstance(key, CgroupBinding):
         return lambda: None
     path = cgroup_paths(tree).get(str(key.number), "")
@@ -109,9 +111,9 @@ def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> C
 
 
 def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
-    """Return the running cgroups of a unit, if the module is loaded.
+    """Return the cgroups of a unit that run now; [] if the module is not loaded.
 
-    For a template, these are its instances except those that a manifest names themselves.
+    For a template, these are the instances that no manifest names themselves.
     """
     if not units.tree.exists(CONTROL):
         return []
@@ -123,7 +125,7 @@ def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
 def _bind_unit(
     host: Host, unit: str, profile: str, force: bool, dry_run: bool, want_json: bool
 ) -> list[CgroupBinding]:
-    """Bind a service for each start; return the keys of its running cgroups."""
+    """Bind a systemd unit, now and for each start; return the keys of its running cgroups."""
     units = units_of(host.tree)
     key = check_unit(units, unit, profile, force)
     running = _running(units, key)
@@ -136,7 +138,7 @@ def _bind_unit(
 
 
 def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:
-    """Unbind a unit; an instance then follows the binding of its template."""
+    """Unbind a systemd unit; an instance then follows the binding of its template."""
     units = units_of(host.tree)
     key = find_unit(units, unit)
     running, writes = _running(units, key), list[Write]()

@@ -40,23 +40,25 @@ from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import ask, dry_run_option, json_option, pass_host
 
 WANTED = (16 << 10, 64 << 10, 2 << 20)
-ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)  # with all CPUs
+# folio sizes in bytes to measure with --all-cpus
+ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)
 LEASE_S = 10.0
-MIB_CPU = 64  # maximum for each CPU
-LOAD, LOAD_S = 25.0, 0.5  # maximum load by other processes in percent of all CPUs; time to measure
-WAITING = 10.0  # percent of the time that tasks may wait for memory
+MIB_CPU = 64  # most MiB of memory to touch for each CPU
+# largest load by other processes, in percent of all CPUs, and the seconds to measure it for
+LOAD, LOAD_S = 25.0, 0.5
+WAITING = 10.0  # largest percentage of the time that tasks may wait for memory
 BAR = 30  # columns
 NOT_QUIET = "wait until the host is quiet"
 
 
 def _sizes(tree: Tree, now: Values, wanted: Sequence[int] = WANTED) -> dict[int, str]:
-    """Return the sizes to measure that this kernel has, with the files that enable them."""
+    """Return the wanted folio sizes that this kernel has, with the files that enable them."""
     files = {size: f"{folder}/enabled" for size, folder in size_folders(tree).items()}
     return {size: file for size, file in files.items() if size in wanted and file in now}
 
 
 def _arms(sizes: dict[int, str]) -> dict[str, Values]:
-    """Return for each size the knobs that give it, and no other size, to memory with madvise."""
+    """Return for each size the knobs that give only this size to memory with MADV_HUGEPAGE."""
     off = dict.fromkeys(sizes.values(), "never")
     return {str(size): off | {path: "madvise"} for size, path in sizes.items()} | {str(PAGE): off}
 
@@ -76,7 +78,7 @@ def _tell(seconds: float) -> None:
 
 
 def _load(host: Host) -> float:
-    """Return the load of all CPUs in percent."""
+    """Return the load of all CPUs together, in percent."""
     before = _times(host)
     host.sleep(LOAD_S)
     idle, everything = (late - early for early, late in zip(before, _times(host)))
@@ -84,14 +86,14 @@ def _load(host: Host) -> float:
 
 
 def _times(host: Host) -> tuple[float, float]:
-    """Return the idle time and the total time of CPUs, in seconds since boot."""
+    """Return the idle time and the total time of all CPUs, in seconds since boot."""
     times = cpu_times(host.tree.read(STAT))
     idle = times["idle"] + times["iowait"]
     return idle, idle + times["busy"] + times["steal"]
 
 
 def _check(host: Host, cpus: int) -> None:
-    """Refuse a host with too much load, or too little memory."""
+    """Refuse to measure on a host with too much load or too little memory."""
     load = _load(host)
     if load > LOAD:
         text = f"others use {load:.0f} % of the CPUs, more than {LOAD:g} %"
@@ -134,7 +136,7 @@ def _together(host: Host, now: Values, sizes: dict[int, str], crew: Crew) -> lis
 
 
 def _together_lines(rows: Sequence[Together]) -> Iterator[str]:
-    """Yield for each size the cost of one page in it, by the number of CPUs, with bars."""
+    """Yield a table: for each folio size and number of CPUs, the cost per page, with a bar."""
     most = max(each.ns * PAGE / each.size for each in rows)
     cells = [
         (f"{each.size >> 10} kB", each.cpus, f"{each.ns:,.0f} ns",

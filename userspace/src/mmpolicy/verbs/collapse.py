@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from mmpolicy.control.keys import State
 
 POINT, NEVER = "anon_order", "never"
-FAST = 0.5  # Above this share of its time, a program is slowed down considerably.
-SHOWN = 10  # A dry run shows this many areas.
-WORTH = 0.05  # Another --min-used is suggested if it adds more than this share of the memory.
+FAST = 0.5  # share of its time from which on a program is slowed down considerably
+SHOWN = 10  # number of areas that a dry run prints
+WORTH = 0.05  # share of the memory from which on a lower --min-used is suggested
 BIND_ANOTHER = "bind another profile first, or give --override-never"
-PROFILES_S = 1.0  # The interval in seconds between looks at the profiles during the work.
-EVERY_S = 0.2  # The interval in seconds between updates of the progress line.
+PROFILES_S = 1.0  # seconds between checks, during the work, whether a profile forbids huge pages
+EVERY_S = 0.2  # seconds between updates of the progress line
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class CollapseOptions:
 
 @dataclass
 class Row:
-    """A process with its private anonymous memory before and after."""
+    """A process, with its private anonymous memory before and after the run."""
 
     pid: int
     name: str
@@ -139,10 +139,12 @@ def collapse(host: Host, **options: Any) -> None:
 
 
 def _forbidden(tree: Tree, given: CollapseOptions, pids: Iterable[int]) -> str:
-    """Return which profile with the policy `never` decides for one of the processes, or ""."""
+    """Return which profile with the policy `never` decides for one of the processes, as text, or
+    "".
+    """
     if given.override_never or not tree.exists(CONTROL):
         return ""
-    from mmpolicy.control.state import read_state  # needed with the module alone
+    from mmpolicy.control.state import read_state  # needed only with the module
 
     state = read_state(tree)
     for pid in pids:
@@ -159,13 +161,13 @@ def never_of(tree: Tree, state: State, pid: int) -> str:
 
     try:
         profile = profile_of(tree, state, pid)
-    except Error:  # it has just ended
+    except Error:  # the process has just ended
         return ""
     return profile if state.get(choice(profile, POINT)) == NEVER else ""
 
 
 def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
-    """Measure how long one collapse takes on this host; raise an error if that is too long."""
+    """Measure how long one collapse takes on this host; raise an error if it exceeds --max-stop."""
     check_blocks(host.tree, given.reserve / 100)
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
@@ -206,22 +208,24 @@ def _kib(pages: int) -> int:
 
 
 def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
-    """Return KiB by cause, the largest first."""
+    """Return the memory that was not collapsed, in KiB by cause, the largest first."""
     total = sum((seen.skipped for seen in before.values()), Counter[str]()) + more
     return {cause: _kib(pages) for cause, pages in total.most_common()}
 
 
 def _nearly(before: dict[int, Seen]) -> dict[str, int]:
-    """Return KiB that --min-used 98 would take in addition, and by how much it lets them grow."""
+    """Return the KiB that --min-used 98 would collapse in addition, and by how much memory would
+    grow.
+    """
     may = [seen for seen in before.values() if not seen.skipped[FORBIDDEN]]
     lacking = _kib(sum(seen.lacking for seen in may))
     return {"more_kib": _kib(sum(seen.nearly for seen in may)) + lacking, "growth_kib": lacking}
 
 
 def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
-    """Return the cost of the collapses, and their effect on the program, in words.
+    """Return the cost of the collapses, and how they affect the program, as text.
 
-    The measured collapse uses memory that was just freed, so the hypervisor has already backed it.
+    The measured collapse uses memory that was just freed, which the hypervisor has backed already.
     """
     seconds = blocks * one_s * 100 / given.cpu
     text = (
@@ -246,7 +250,7 @@ def _plan(
     host: Host, given: CollapseOptions, cgroup: str, targets: dict[int, Target],
     before: dict[int, Seen], one_s: float,
 ) -> None:  # fmt: skip
-    """Print the planned work, and change nothing."""
+    """Print what a run would collapse, and change nothing."""
     rows, more, areas = _rows(host, before), Counter[str](), list[dict[str, Any]]()
     for area in (area for seen in before.values() for area in seen.areas):
         fit, missing = 0, 0
@@ -337,9 +341,9 @@ def _run(
     host: Host, given: CollapseOptions, collapser: Collapser, targets: dict[int, Target],
     areas: list[Candidates], blocks: int,
 ) -> int:  # fmt: skip
-    """Collapse all areas; return the signal that ended it early, or 0.
+    """Collapse the blocks of all areas; return the signal that ended the run early, or 0.
 
-    A profile with `never` that is bound meanwhile ends it, too.
+    The run also ends if a profile with the policy `never` is bound to a process meanwhile.
     """
     began = shown = looked = host.clock()
     with noted() as caught:
@@ -361,13 +365,13 @@ def _run(
 
 
 def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None:
-    """Check all processes again, and complete their rows."""
+    """Check all processes again after the run, and complete their rows."""
     for pid, row in rows.items():
         row.made_kib = done.made[pid] * BLOCK >> 10
         row.growth_kib = _kib(done.added[pid])
         try:
             now = targets[pid].look()
-        except Error:  # it has ended
+        except Error:  # the process has ended
             continue
         if pid not in done.ended and now.pages:
             row.after_kib, row.after_huge_kib = _kib(now.pages), _kib(now.huge)
@@ -388,14 +392,14 @@ def _percent(part: int | None, whole: int | None) -> str:
 
 
 def _left(skipped: dict[str, int]) -> Iterator[str]:
-    """Yield the memory that was left alone, by cause."""
+    """Yield one line with the memory that was not collapsed, by cause."""
     parts = [f"{kib / 1024:.1f} MiB {cause}" for cause, kib in skipped.items() if kib]
     if parts:
         yield f"left alone: {', '.join(parts)}"
 
 
 def _more(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the effect of a lower --min-used, if there is much that lacks few pages."""
+    """Yield one line about a lower --min-used, if much memory lacks only few pages."""
     more, growth = data["min_used_98"]["more_kib"], data["min_used_98"]["growth_kib"]
     whole = sum(row["before_kib"] for row in data["processes"])
     if more > WORTH * whole:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Shared by verbs that change the state: lock, journal, apply or roll back, print."""
+"""Code for all verbs that change the state: lock, journal, apply or roll back, print."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ def command_name() -> str:
 
 @contextmanager
 def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry | None]:
-    """Lock out other changes by this command, from the first read to the record of the change.
+    """Lock out other changes by this command, from the first read of the state to the journal
+    entry.
 
-    If an earlier change was cut off, print a warning, and yield its entry with the part that was
-    done. With force, an experiment ends first.
+    If an earlier change was interrupted, print a warning, and yield its journal entry with the
+    part that was done. force: end a running experiment first.
     """
     if dry_run:
         yield None
@@ -66,14 +67,14 @@ def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry 
 
 
 def _settle(host: Host) -> Entry | None:
-    """Report a change that was cut off, and record the part that was done."""
+    """Print a warning about a change that was interrupted, and record the part that was done."""
     try:
         entry = cut_off(host.tree)
         if not entry:
             return None
         done = part_of(state_of(host.tree, ()), entry)
         settled = record(host.tree, entry.command, done, "was cut off", entry)
-    except Error:  # Another command will report the unreadable journal.
+    except Error:  # the verb that reads the journal will report that it is unreadable
         return None
     verb = f"revert --to {entry.number - 1}"
     click.echo(f"warning: {told_of(entry, verb).line()}", err=True)
@@ -81,7 +82,7 @@ def _settle(host: Host) -> Entry | None:
 
 
 def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | None = None) -> None:
-    """Record a change for revert; if that fails, the change itself still stands."""
+    """Record a change in the journal, for revert; if that fails, the change is still in force."""
     try:
         entry = record(host.tree, command_name(), done, note, begun)
     except Error as err:
@@ -92,13 +93,15 @@ def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | No
 
 
 def _begin(host: Host, writes: Sequence[Write]) -> Entry | None:
-    """Record the planned change first, so that a crash leaves a trace."""
+    """Record the planned change in the journal before the first write, so that a crash leaves a
+    trace.
+    """
     before = state_of(host.tree, writes)
     try:
         return record(
             host.tree, command_name(), StateChange(before, asked_for(before, writes)), is_open=True
         )
-    except Error:  # keep_change() will report it
+    except Error:  # keep_change() will report the error
         return None
 
 
@@ -119,10 +122,10 @@ def commit(
     then: Callable[[], None] = lambda: None,
     wait: bool | None = None,
 ) -> None:
-    """Make the writes of a verb, all or none, and print the changes.
+    """Make all writes of a verb, or none if one fails, and print the changes.
 
-    `then` records further facts, before anything is printed. `wait`: whether to wait for the kernel
-    to settle; None: do not ask about it.
+    then(): records further facts, before anything is printed. wait: whether to wait until the
+    kernel has attached its hooks; None: do not report about this.
     """
     if dry_run:
         check_values(host.tree, writes, origin)
@@ -142,7 +145,9 @@ def commit(
 
 
 def tell_settled(host: Host, wait: bool) -> None:
-    """Wait for the kernel to settle; report unfinished work, or the reason of a refusal."""
+    """Wait until the kernel has attached or detached its hooks; print what is not done yet, or why
+    it was refused.
+    """
     state = settle(host, _tell, LIMIT_S if wait else 0)
     if state in UNDER_WAY:
         _tell(
@@ -162,7 +167,7 @@ def change(
     origin: Origin = no_origin,
     then: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make writes, all or none, and record them for revert."""
+    """Make all writes, or none if one fails, and record them in the journal."""
     _mind_experiment(host, writes)
     of_units = any(isinstance(write.key, UnitBinding) for write in writes)
     finish = host.reload_units if of_units else lambda: None
@@ -180,7 +185,7 @@ def change(
 
 
 def _mind_experiment(host: Host, writes: Sequence[Write]) -> None:
-    """Refuse writes that would end another user's experiment."""
+    """Refuse writes that would end an experiment of another user."""
     who = running(host.tree) if any(is_ours(write.key) for write in writes) else ""
     if who and has_arms(read_state(host.tree)):
         raise in_the_way(who)
@@ -206,7 +211,7 @@ def _rows(
 
 
 def difference_data(tree: Tree, now: State, target: State) -> list[dict[str, str | None]]:
-    """Return for JSON the differences between two states."""
+    """Return the differences between two states, for JSON."""
     keys = changed_keys(now, target)
     paths = cgroups_of(tree, keys)
     return [

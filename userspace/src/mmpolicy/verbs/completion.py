@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Shell completions, which are all read from the host."""
+"""Shell completion; all words are read from the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mmpolicy.host.systemd import template_of
 
 STOCK = "stock"
 Words = Iterator[str]
-# Returns the possible words, given the parameters and the beginning of a word.
+# A function that returns the possible words, given the parameters and the beginning of a word.
 Offer = Callable[[Tree, dict[str, Any], str], Words]
 
 
@@ -39,7 +39,7 @@ def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
-    """Offer the policies of the point until one is given, and the knobs with their values."""
+    """Offer the policies of the point until one is typed, and the knobs with their values."""
     control = Control(tree)
     point = control.point(given["profile"], given["point"])
     chosen = [word for word in given.get("settings") or () if "=" not in word]
@@ -49,7 +49,7 @@ def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _programs(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the loaded BPF policies."""
+    """Offer the names of the loaded BPF policies."""
     yield from (each.name for each in programs(tree))
 
 
@@ -62,7 +62,7 @@ def _cgroups(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the running services below the slices of the system, and their templates."""
+    """Offer the running system services, and the templates of those that are instances."""
     units = [path.rpartition("/")[2] for path in cgroup_list(tree)
              if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path)]  # fmt: skip
     yield from units
@@ -78,7 +78,7 @@ def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
-    """Offer profiles and policies, the knobs of a given policy, and those of the kernel."""
+    """Offer profiles, policies, the knobs of a policy typed before, and the kernel's own knobs."""
     if not before:
         yield STOCK
     words = [word.partition("=") for word in before.split(",") if word]
@@ -86,7 +86,7 @@ def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
         control = Control(tree)
         points = list(control.points(DEFAULT))
         yield from () if before else control.profiles()
-    except Error:  # knobs need no module
+    except Error:  # the kernel's knobs need no module
         points = []
     yield from (f"{point.name}={policy}" for point in points for policy in point.policies)
     for point in points:
@@ -98,7 +98,9 @@ def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
 
 
 def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the forms of a source, and the keys of sources with a single file."""
+    """Offer the forms that a metric's source may have, and the keys of sources that
+    are one file.
+    """
     yield from re.findall(r"(?:^|, )(\w+[.:])", FORMS)
     for line in tree.read("/proc/vmstat").splitlines():
         yield f"vmstat.{line.split()[0]}"
@@ -111,7 +113,7 @@ def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _kernels(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the installed releases."""
+    """Offer the releases of the installed kernels."""
     yield from tree.names("/lib/modules")
 
 
@@ -139,7 +141,9 @@ OFFERS: dict[str, Offer] = {
 
 
 def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
-    """Return the words of a kind with this prefix; in an arm, only its last part is completed."""
+    """Return the words of a kind that begin with `incomplete`; in an arm, only its last part is
+    completed.
+    """
     tree = Tree(ctx.find_root().params["root"])
     done = incomplete[: incomplete.rfind(",") + 1] if kind == "arm" else ""
     try:
@@ -150,10 +154,10 @@ def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
 
 
 class Bash(BashComplete):
-    """Completion for bash, which splits words at `=` and `:`."""
+    """Completion for bash, which splits the command line at `=` and `:`."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words so far, and the one to complete, both as typed."""
+        """Return the words typed so far, and the word to complete, rejoined at `=` and `:`."""
         typed = os.environ["COMP_WORDS"].split("\n")[1 : int(os.environ["COMP_CWORD"]) + 1]
         words: list[str] = []
         goes_on = False
@@ -168,7 +172,9 @@ class Bash(BashComplete):
         return [word.strip("'\"") for word in args], incomplete.lstrip("'\"")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return the completions without the part that bash takes for earlier words."""
+        """Return the completions without the part before the last `=` or `:`, which bash takes for
+        an earlier word.
+        """
         items = super().get_completions(args, incomplete)
         begun = re.match(r".*[=:]", incomplete)
         for item in items:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor`: present and missing components, and the next step."""
+"""`doctor`: check what this host has and lacks, and print the next step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ RESULTS = {
     Exit.LACKING: "Policies cannot be switched",
     Exit.DENIED: "Policies cannot be switched by you",
 }
-WITHOUT_MODULE = ("kernel", "thp", "left")  # the checks that matter on a kernel without the module
+# checks that are shown on a kernel that cannot load the module
+WITHOUT_MODULE = ("kernel", "thp", "left")
 
 
 class Findings(NamedTuple):
-    """The findings of doctor: the verdict first, then only the checks that matter here."""
+    """The result of doctor: the verdict, the verbs that work, and the checks that matter on this
+    host.
+    """
 
     verdict: str
     result: Exit
@@ -34,7 +37,7 @@ class Findings(NamedTuple):
     checks: list[Check]
 
     def lines(self) -> Iterator[str]:
-        """Yield the findings for people."""
+        """Yield the result as lines of text."""
         yield f"{self.verdict} (exit {int(self.result)})"
         for line in as_lines(self.works) if self.result != Exit.DONE else ():
             yield from wrapped(line, "  ")
@@ -50,7 +53,7 @@ class Findings(NamedTuple):
 
 
 def look(host: Host, facts: Facts, everything: bool) -> Findings:
-    """Return the findings of doctor."""
+    """Make all checks, and return the result."""
     from mmpolicy.verbs.fit import check_kernel
 
     checks = [check(facts) for check in (check_kernel, *CHECKS)]

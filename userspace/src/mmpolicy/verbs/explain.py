@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`explain` and `recommend`: why a process has its folios, and which policy suits it."""
+"""`explain` and `recommend`: why a process has the folios that it has, and which
+policy suits it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ UNLOADED = "the module is not loaded"
 
 
 class Address(click.ParamType):
-    """An address such as 7f3501c00000, with or without 0x."""
+    """A parameter type: a hexadecimal address such as 7f3501c00000, with or without 0x."""
 
     name = "address"
 
@@ -54,7 +56,7 @@ class Address(click.ParamType):
 
 
 class Seen(NamedTuple):
-    """The findings about a process."""
+    """The facts found about a process."""
 
     profile: str
     policy: str
@@ -62,8 +64,8 @@ class Seen(NamedTuple):
     areas: list[Explained]
     lost: int
     reach: Reach
-    loaded: bool  # the module is loaded
-    longest_ms: float  # hold of its mmap_lock
+    loaded: bool  # True if the module is loaded
+    longest_ms: float  # longest time that a read held the process's mmap_lock
 
 
 PROCESS_S, HOST_S = 5.0, 60.0
@@ -180,7 +182,7 @@ def recommend(
 
 
 def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
-    """Print a manifest with a profile for a process, if a policy would reach it."""
+    """Print a manifest with a profile for a process; raise an error if no policy would reach it."""
     met = reach(host.tree, pid, override=True)
     if met.barred >= ALL:
         text = next(met.lines()).removesuffix(f"; remedy: {met.barriers[0].way_out}")
@@ -211,7 +213,9 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
 
 
 def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
-    """Print the findings about a process, then fail, as no profile can be added."""
+    """Print the facts about a process, then raise an error, as no profile can be added without the
+    module.
+    """
     whole = all_of(seen.areas)
     lines = [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
     data = {"pid": pid, "reach": seen.reach.as_data(), "all": whole.as_data(),
@@ -223,7 +227,7 @@ def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
 
 
 def profile_name(comm: str, taken: list[str]) -> str:
-    """Return a name for a profile, similar to that of a program."""
+    """Return a free profile name, similar to a program's name."""
     name = re.sub("[^a-z0-9_-]", "-", comm.lower()).strip("-_") or "process"
     return f"{name[:27]}-2" if name in (*taken, *NO_PROFILES) else name[:31]
 
@@ -231,7 +235,7 @@ def profile_name(comm: str, taken: list[str]) -> str:
 def _with_profile(
     host: Host, state: State, old: str, name: str, advice: Advice, pid: int
 ) -> tuple[State, str]:
-    """Return the state with the profile, and the cgroup bound to it, or ""."""
+    """Return the state with a new profile for a process, and the cgroup that it binds, or ""."""
     settings: State = {
         key.of(name): value
         for key, value in settings_of(state, old).items()

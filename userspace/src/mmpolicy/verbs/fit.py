@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel`: the points of a kernel that does not run."""
+"""`doctor --kernel`: which points an installed kernel that is not running could have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmpolicy.kernel.needs import needs, tried
 from mmpolicy.kernel.unpack import NotReadableError
 from mmpolicy.render import emit, table
 
-PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # The places of kernel images by release.
+PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # paths of a kernel image, by release
 VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
 DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
 UNTRIED = "not tried on this build, so the module wants untested=1"
@@ -26,7 +26,7 @@ NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debia
 
 
 def _read(tree: Tree, image: str) -> tuple[str, bytes]:
-    """Return the path and the contents of the image of a release, or of a named file."""
+    """Return the path and the contents of a kernel image, given by its release or its path."""
     places = [place.format(image) for place in PLACES] if "/" not in image else []
     found = [place for place in places if tree.exists(place)]
     if found:
@@ -38,7 +38,7 @@ def _read(tree: Tree, image: str) -> tuple[str, bytes]:
 
 
 def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
-    """Return a kernel, and the fit of each point in it."""
+    """Return a kernel, and for each point whether it could have it."""
     path, data = _read(tree, image)
     try:
         kernel = kernel_of(data)
@@ -63,7 +63,7 @@ def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
 
 
 def told(kernel: Kernel, points: list[Fit]) -> str:
-    """Return the points of a kernel in a few words."""
+    """Return the points that a kernel could have, as text."""
     there = [each.point + (" (untried)" if _why(kernel, each) else "")
              for each in points if each.status != "lacks"]  # fmt: skip
     rest = [each.point for each in points if each.status == "lacks"]
@@ -72,7 +72,9 @@ def told(kernel: Kernel, points: list[Fit]) -> str:
 
 
 class Points(NamedTuple):
-    """The points of the running kernel, in words; the reasons if it can have none, else ""."""
+    """The points that the running kernel could have, as text; if it could have none,
+    the reasons.
+    """
 
     text: str
     reasons: str = ""
@@ -93,7 +95,9 @@ def points_here(facts: Facts) -> Points:
 
 
 def check_kernel(facts: Facts) -> Check:
-    """Check which points the running kernel could have; a loaded module knows better."""
+    """Check which points the running kernel could have. If the module is loaded, it reports them
+    itself.
+    """
     if facts.loaded:
         return Check("kernel", "ok", facts.release)
     points = points_here(facts)
@@ -106,7 +110,7 @@ def check_kernel(facts: Facts) -> Check:
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
-    """Print the points of a kernel; return DONE if it has any."""
+    """Print the points that a kernel could have; return DONE if there is one."""
     kernel, points = look_at(tree, image)
     result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING
     if brief and not want_json:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Former names of options and verbs, which work in this version, with a line on stderr."""
+"""Former names of options and verbs. They still work in this version, with a warning on stderr."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def say(former: str, name: str) -> None:
-    """Name the replacement of a former name on stderr."""
+    """Print the new name of an option or verb that was called by its former name."""
     text = f"mmpolicy: {former} is {name} now; the former name works in this version only"
     click.echo(text, err=True)
 
 
 class _Former(click.Option):
-    """A hidden option that passes its value to its replacement."""
+    """A hidden option under a former name, which passes its value to the option with
+    the new name.
+    """
 
     def __init__(self, *args: Any, current: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -28,12 +30,14 @@ class _Former(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Store the value under the new option's name; is_eager makes this come first."""
+        """Store the value under the new option's name; is_eager makes click parse this option
+        first.
+        """
         values, mine = cast("dict[str, Any]", opts), str(self.name)
         if mine in values:
             say(self.opts[0], self.current)
             value = values.pop(mine)
-            if isinstance(self.type, click.Choice):  # "skip", or the default
+            if isinstance(self.type, click.Choice):  # the value "skip", or the default
                 value = self.type_cast_value(ctx, value) == "skip"
             new = next(str(each.name) for each in ctx.command.params if self.current in each.opts)
             values.setdefault(new, value)
@@ -41,9 +45,9 @@ class _Former(click.Option):
 
 
 def former_option(former: str, current: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Let a command accept an option by its former name too.
+    """Return a decorator by which a command accepts an option by its former name, too.
 
-    attributes: is_flag, or the type, if the value is not passed on unchanged.
+    attributes: is_flag, or the type of a value that must be converted.
     """
     hidden = {"hidden": True, "expose_value": False, "is_eager": True}
     name = "former_" + former.strip("-").replace("-", "_")

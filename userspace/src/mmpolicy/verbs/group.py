@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command as a group of verbs; with --json, errors are JSON too."""
+"""The command as a group of verbs. With --json, it prints errors as JSON, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from mmpolicy.render import emit_error
 from mmpolicy.verbs.former import FORMER_VERBS, say
 
 JSON = "--json"
-LONG = 1000  # The help text is not cut at this length; click would end it with "...".
+# Verbs have their whole first sentence in the help; click would cut it and end it with "...".
+LONG = 1000
 SIGPIPE = SHELL + signal.SIGPIPE
 OUTPUT_REMEDIES = KEEP_REMEDIES | {
     ENOSPC: (Exit.FAILED, "make room where the output goes; what the command did is done"),
@@ -29,9 +30,10 @@ OUTPUT_REMEDIES = KEEP_REMEDIES | {
 
 
 class Group(click.Group):
-    """Verbs in titled sections.
+    """A group of verbs in titled sections.
 
-    A verb is imported on first use, as imports take most of the start-up time.
+    The file of a verb is imported when the verb is first used, as imports take most of the
+    start-up time.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Group(click.Group):
     ) -> None:
         super().__init__(*args, **attributes)
         self.groups = groups
-        # name -> file in verbs/
+        # file in verbs/, by the verb's name
         self.verbs = {name: file for verbs in groups.values() for name, file in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -54,7 +56,7 @@ class Group(click.Group):
         return self.commands.get(name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section, each with its whole first sentence."""
+        """Write the list of verbs by section, each with its whole first sentence."""
         width = max(map(len, self.verbs))
         for title, verbs in self.groups.items():
             found = [(name, self.get_command(ctx, name)) for name in verbs]
@@ -70,7 +72,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the given verb, or suggest a similar one."""
+        """Return the verb with the given name, or raise an error that suggests a similar one."""
         if args[0] in FORMER_VERBS:
             former, args = args[0], [FORMER_VERBS[args[0]], *args[1:]]
             say(former, args[0])
@@ -80,10 +82,10 @@ class Group(click.Group):
 
 
 class Verbs(Group):
-    """The command; with --json, its errors are JSON too."""
+    """The whole command. With --json, it prints errors as JSON, too."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb, and flush its output here, to catch errors of printing."""
+        """Run the verb, and flush its output here, so that errors of printing are caught."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -97,7 +99,7 @@ class Verbs(Group):
         return result
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
-        """Run as click does, but report any error in a line or two, or in JSON."""
+        """Run as click does, but print any error as one or two lines, or as JSON."""
         words = list(sys.argv[1:] if args is None else args)
         run: Callable[..., Any] = super().main
         if not more.get("standalone_mode", True):
@@ -118,7 +120,7 @@ class Verbs(Group):
             from mmpolicy.verbs.libraries import lacking
 
             code = self._tell(words, lacking(err) or _internal(err))
-        except Exception as err:  # last resort: users should not see a traceback
+        except Exception as err:  # last resort, so that users see no traceback
             code = self._tell(words, _internal(err))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -130,7 +132,7 @@ class Verbs(Group):
         return err.exit_code
 
     def _name_of(self, words: Sequence[str]) -> str:
-        """Return the name of the verb, such as `profile create`."""
+        """Return the full name of the verb that these words call, such as `profile create`."""
         names: list[str] = []
         group: click.Command = self
         for word in words:
@@ -142,7 +144,7 @@ class Verbs(Group):
 
 
 def _say_what_can_be(ctx: click.Context, err: Error) -> None:
-    """Add what this host can do without the module to the error that it is not loaded."""
+    """Add to the error "module not loaded" what this host can do without the module."""
     from mmpolicy.verbs.here import without_module
 
     verdict = without_module(ctx.obj)
@@ -152,14 +154,14 @@ def _say_what_can_be(ctx: click.Context, err: Error) -> None:
 
 
 def _print_no_more() -> None:
-    """Discard further output."""
+    """Discard further output, after a reader has closed the pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)
     os.close(null)
 
 
 def _internal(err: Exception) -> Error:
-    """Return the error for a bug in this command, with its place."""
+    """Return the error for a bug in this command, with file and line."""
     place = traceback.extract_tb(err.__traceback__)[-1]
     text = f"internal error: {type(err).__name__}: {err} (in {place.filename}:{place.lineno})"
     return Error(text, Exit.INTERNAL, "mmpolicy status shows what is set; report this line")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The abilities of this host, with and without policies, and the next step."""
+"""What this host can do with policies and without them, and the next step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ OUTSIDE = "run it on the host itself, not in a container"
 
 
 class Verdict(NamedTuple):
-    """Whether this kernel can have policies, and the next step."""
+    """Whether this kernel can have policies, as text, and the next step."""
 
     text: str
     next_step: str
-    never: bool = False  # True if this kernel can never have the module.
+    never: bool = False  # True if this kernel can never have the module
 
 
 class Verb(NamedTuple):
-    """A verb that needs no module, and the reason if it does not work here."""
+    """A verb that needs no module; if it does not work on this host, the reason and
+    the next step.
+    """
 
     name: str
     why_not: str = ""
@@ -37,7 +39,9 @@ class Verb(NamedTuple):
 
 
 def without_module(host: Host) -> Verdict:
-    """Return the next step without a loaded module, by features of the kernel, not its version."""
+    """Return whether this host could load the module, and the next step, by features of the
+    kernel.
+    """
     facts = Facts(host)
     points = points_here(facts)
     look = LOOK if host.tree.is_root() else f"as root: {LOOK}"
@@ -58,7 +62,7 @@ def without_module(host: Host) -> Verdict:
 
 
 def verbs_here(host: Host) -> list[Verb]:
-    """Return the verbs that need no module, in the order of a typical session."""
+    """Return all verbs that need no module, in the order of a typical session."""
     needs_root = () if host.tree.is_root() else ("needs root", AS_ROOT)
     read_only = () if host.tree.writable(f"{THP}/enabled") else (f"{THP} is read-only", OUTSIDE)
     library = next((each for each in ("numpy", "scipy") if not _is_there(each)), "")
@@ -78,13 +82,15 @@ def verbs_here(host: Host) -> list[Verb]:
 def _is_there(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    # The function find_spec() raises this for a library that cannot be imported.
+    # find_spec() raises this for a library that cannot be imported
     except ValueError:
         return False
 
 
 def _no_trim(host: Host) -> tuple[()] | tuple[str, str]:
-    """Return why trim is impossible, and the first step that its error suggests; () if possible."""
+    """Return why `trim` is impossible on this host, and the first step that its error suggests; ()
+    if it is possible.
+    """
     try:
         check_possible(host.tree)
     except Error as err:
@@ -101,7 +107,7 @@ def _no_collapse(host: Host) -> tuple[()] | tuple[str, str]:
 
 
 def as_lines(verbs: list[Verb]) -> list[str]:
-    """Return the verbs that work, and the others with the reason."""
+    """Return lines with the verbs that work on this host, and the other verbs by reason."""
     works = ", ".join(each.name for each in verbs if not each.why_not)
     found = [f"What works here without the module: {works}"]
     reasons: dict[tuple[str, str], list[str]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`revert` and `log`: the changes made by this command, and their rollback."""
+"""`revert` and `log`: undo and list the changes that this command has made."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bo
     setting since, nothing happens without --force.
     """
     with exclusive(host, dry_run, force) as cut_off:
-        # An interrupted change comes first, even if it has changed nothing.
+        # an interrupted change comes first, even if it has changed nothing
         if cut_off and to is None:
             entry, done = cut_off, cut_off.done
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Apply settings while a command measures, and restore them whatever ends it."""
+"""Apply settings while a command measures, and restore the former ones whatever ends it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mmpolicy.control.experiment import BENCH, LOCK
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.machine import Host
 
-PATIENCE_S = 0.5  # Wait this long for another process that is about to end.
+PATIENCE_S = 0.5  # seconds to wait for another process that is about to end
 
 
 class Settings(Protocol):
-    """Settings that can be applied and restored."""
+    """Settings that can be applied and then restored."""
 
     def set_up(self) -> None:
         """Apply the settings."""
@@ -31,9 +31,10 @@ class Settings(Protocol):
 
 @contextmanager
 def in_force(host: Host, settings: Settings, alone: bool) -> Iterator[None]:
-    """Apply settings for a time; `alone`: under the lock, as they are host-wide.
+    """Apply settings for the time of a `with` block. alone: under the lock, as the settings are
+    host-wide.
 
-    Raises Error if another program changes them meanwhile.
+    Raises Error if another program changes one of them meanwhile.
     """
     holder = f"{BENCH}{os.getpid()}"
     with host.tree.locked(LOCK, holder, PATIENCE_S) if alone else nullcontext():

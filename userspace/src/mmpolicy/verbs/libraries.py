@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmpolicy.errors import Error, Exit
 
-# Imported module -> package to install; scipy includes numpy.
+# package to install, by imported module; scipy includes numpy
 PACKAGES = {
     "numpy": "scipy",
     "scipy": "scipy",
@@ -18,13 +18,15 @@ PACKAGES = {
     "jinja2": "jinja2",
     "markupsafe": "jinja2",
 }
-DISTRIBUTION = "/usr"  # Distributions have packages for the Python with this prefix.
-NEW_ENOUGH = (3, 11)  # Distributions with an older Python also have a scipy that is too old.
+DISTRIBUTION = "/usr"  # sys.prefix of a Python for which the distribution has packages
+NEW_ENOUGH = (3, 11)  # distributions with an older Python have a scipy that is too old, too
 INSTALLERS = {"apt": "reinstall", "dnf": "reinstall", "zypper": "install --force"}
 
 
 def lacking(err: ImportError) -> Error | None:
-    """Return the error for a library that cannot be imported; None for a bug of this command."""
+    """Return the error for a library that cannot be imported; None if this command itself has the
+    bug.
+    """
     name = (err.name or "").partition(".")[0]
     if isinstance(err, ModuleNotFoundError) and name in PACKAGES:
         text = f"this needs the Python library {name}, which is not installed"
@@ -33,7 +35,7 @@ def lacking(err: ImportError) -> Error | None:
     if not name:
         return None
     cause: BaseException = err
-    # A library may raise an error with long advice that hides the loader's error.
+    # a library may raise its own error with long advice, which hides the loader's error
     while cause.__cause__:
         cause = cause.__cause__
     why = str(cause).strip().partition("\n")[0]
@@ -42,7 +44,7 @@ def lacking(err: ImportError) -> Error | None:
 
 
 def _importing(err: ImportError) -> str:
-    """Return the library in whose files the import failed, or ""."""
+    """Return the library whose own import failed, by the files in the traceback, or ""."""
     for frame in traceback.extract_tb(err.__traceback__):
         for folder in Path(frame.filename).parts[:-1]:
             if folder in PACKAGES:
@@ -51,7 +53,7 @@ def _importing(err: ImportError) -> str:
 
 
 def how_to_get(library: str, again: bool = False) -> str:
-    """Return the command that installs a library (again) for the running Python."""
+    """Return the command that installs a library for the running Python. again: reinstall it."""
     package = PACKAGES[library]
     force = "--force-reinstall " if again else ""
     if sys.prefix != sys.base_prefix:

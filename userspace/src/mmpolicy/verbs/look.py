@@ -33,7 +33,7 @@ KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", 
 
 
 def _reasons(lacks: dict[str, str]) -> str:
-    """Return the missing policies, grouped by reason."""
+    """Return the policies that this kernel lacks, as text, grouped by reason."""
     names: dict[str, list[str]] = {}
     for name, reason in lacks.items():
         names.setdefault(reason, []).append(name)
@@ -67,7 +67,7 @@ def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]
 
 
 def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
-    """Print the points of every profile, with the active policy and the others."""
+    """Print the points of every profile, with the active policy and the other policies."""
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]
     data = {**more, "state": control.state, "profiles": _point_data(tree, points)}
@@ -123,7 +123,7 @@ def _about(told: dict[str, Any] | None) -> tuple[object, ...]:
 
 
 def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
-    """Return the memory of a process, and of the cgroup that it is charged to."""
+    """Return the memory of a process, and of the cgroup that its memory is charged to."""
     memory, cgroup = [memory_of_process(tree, pid, holds)], Charged(tree).name(pid)
     if cgroup != "/" or cgroup_of(tree, pid):
         memory.append(memory_of_cgroup(tree, cgroup, holds))
@@ -131,7 +131,9 @@ def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
 
 
 def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[Memory]]:
-    """Return the profile that decides for a process, and the memory of process and cgroup."""
+    """Return the profile that decides for a process, and the memory of the process
+    and its cgroup.
+    """
     memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)
     data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}

@@ -46,10 +46,10 @@ from mmpolicy.verbs.options import (
 
 CPU = 3.0  # percent
 PROCESS = "process "
-READ_S = 60.0  # interval between reads of manifests
-TOLD_S = 3600.0  # interval between lines in the system's log
-STEP_S = 1.0  # The longest sleep before signals are checked.
-WORTH_KIB = 1024  # less memory that was left alone is not reported
+READ_S = 60.0  # seconds between two reads of the manifests
+TOLD_S = 3600.0  # seconds between two lines in the system log
+STEP_S = 1.0  # longest sleep in seconds, so that signals are handled in time
+WORTH_KIB = 1024  # memory not worked on is reported from this size in kB on
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def maintain(host: Host, **options: Any) -> None:
 
 
 class Keeper:
-    """Runs the rounds within the budget, and reports on them."""
+    """Runs the rounds of `maintain` within its CPU budget, and reports on them."""
 
     def __init__(self, host: Host, given: MaintainOptions, caught: list[int]) -> None:
         self._host, self._given, self._caught = host, given, caught
@@ -152,7 +152,9 @@ class Keeper:
             self._say("note: the kernel has no PSI, so nothing would stop this")
 
     def _check(self) -> None:
-        """Raise an error if neither half can work here; report the one that cannot."""
+        """Raise an error if this host can neither collapse nor trim; warn if it cannot do one of
+        them.
+        """
         no_trim, no_collapse = self._maintainer.no_trim, self._maintainer.no_collapse
         if no_trim and no_collapse:
             raise Error(f"{no_collapse}, and {no_trim}", Exit.LACKING, "mmpolicy doctor")
@@ -162,7 +164,9 @@ class Keeper:
             self._say(f"nothing is collapsed here: {no_collapse}")
 
     def _read(self) -> None:
-        """Read the names of the services; repeatedly if they come from manifests."""
+        """Read the names of the services to work for; if manifests list them, this is done
+        repeatedly.
+        """
         given = self._given
         names = [*given.units, *given.cgroups, *(f"{PROCESS}{pid}" for pid in given.pids)]
         cpu = given.cpu
@@ -177,7 +181,9 @@ class Keeper:
         self._works = {name: self._works.get(name) or Work(name) for name in names}
 
     def _of_manifests(self) -> tuple[float | None, list[str]]:
-        """Return the settings in the host's manifests; invalid files are left out."""
+        """Return CPU budget and names from the host's manifests; invalid files are skipped with a
+        warning.
+        """
         broken = set[str]()
         manifest = host_manifest(self._host.tree, lambda err: broken.add(err.message))
         try:
@@ -193,7 +199,9 @@ class Keeper:
         return wanted.cpu, wanted.services
 
     def _check_names(self) -> None:
-        """Raise an error if a name can never be of a cgroup; a stopped service may start later."""
+        """Raise an error for a name that cannot belong to a cgroup. A stopped service is accepted,
+        as it may start later.
+        """
         for pid in self._given.pids:
             check_process(self._host.tree, pid)
         for name in self._given.cgroups:
@@ -210,17 +218,19 @@ class Keeper:
         try:
             path = find_cgroup(self._host.tree, name).name
             return [int(pid) for pid in cgroup_pids(self._host.tree, path)]
-        except Error:  # The service does not run at present.
+        except Error:  # the service does not run at present
             return []
 
     def check_end(self) -> None:
-        """Raise an error if --once could not do all that was due."""
+        """With --once, raise an error if the work ended before all of it was done."""
         if self._given.once and self._maintainer.waits and not self._caught:
             text = f"stopped before the end: {self._maintainer.waits}"
             raise Error(text, Exit.FAILED, "mmpolicy collapse says what to do about it")
 
     def _forbids(self) -> Callable[[int], str]:
-        """Return a function that says which profile forbids 2 MB pages to a process."""
+        """Return a function that returns the profile, as text, that forbids 2 MB pages for a
+        process, or "".
+        """
         tree = self._host.tree
         states = [read_state(tree)] if tree.exists(CONTROL) else []
 
@@ -231,7 +241,7 @@ class Keeper:
         return forbids
 
     def plan(self) -> None:
-        """Print what the first round would find, and change nothing."""
+        """Print what the first round would do, and change nothing."""
         forbids = self._forbids()
         for name, work in self._works.items():
             for pid in self._pids(name):
@@ -242,7 +252,7 @@ class Keeper:
         emit("maintain", self._given.want_json, data, lambda: _plan_lines(data))
 
     def run(self) -> None:
-        """Repeat rounds until a signal comes, or with --once until nothing is due."""
+        """Repeat rounds until a signal arrives; with --once, until nothing is left to do."""
         host = self._host
         while not self._caught:
             if host.clock() - self._read_at >= READ_S:
@@ -261,9 +271,9 @@ class Keeper:
             self._rest(self._maintainer.every_s)
 
     def _rest(self, least_s: float = 0.0) -> None:
-        """Sleep for a time, and until the CPU time is within the budget.
+        """Sleep for a time, and until the CPU time used is within the budget again.
 
-        Checking the memory of many services costs much more than the budget, so it must pause,
+        The checks of many services alone may exceed the budget, so they are followed by a pause,
         too.
         """
         host = self._host
@@ -327,7 +337,7 @@ class Keeper:
         )
 
     def end(self) -> None:
-        """Report the totals, remove the live record, and add a line to the journal."""
+        """Print the totals, remove the file with the live state, and add a line to the journal."""
         self._show()
         self._host.log(self._sum())
         if self._host.tree.exists(LIVE):

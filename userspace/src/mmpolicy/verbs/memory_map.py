@@ -25,10 +25,11 @@ from mmpolicy.verbs.options import (
     pass_host,
 )
 
-LONG_KIB = 256 << 10  # Reading a larger process may take seconds.
-SECONDS = 60.0  # A heap of some hundred GiB, or a sparse one, takes longer than this.
+LONG_KIB = 256 << 10  # kB from which on the progress is shown, as reading may take seconds
+SECONDS = 60.0  # time limit in seconds; a heap of some hundred GiB, or a sparse one, takes longer
 LATE = "memory for which there was no time"
-WORTH_KIB = 1024  # less hidden memory is not reported; counters of the kernel are no more exact
+# memory that is not shown is reported from this size in kB on; smaller counters are not exact
+WORTH_KIB = 1024
 
 
 def _summary(areas: list[Area]) -> list[str]:
@@ -43,12 +44,12 @@ def _summary(areas: list[Area]) -> list[str]:
 
 
 def not_shown(areas: list[Area], sizes: Sizes, files: bool, stopped: bool) -> dict[str, int]:
-    """Return the memory that was not shown, in kB by kind."""
+    """Return the memory that the picture does not show, in kB by kind."""
     resident = sum(total.pages for total in totals(areas).values()) * PAGE >> 10
     pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)
     wanted = sizes.anon + sizes.shared + (sizes.file if files else 0)
     rest = {
-        "files": 0 if files else sizes.file,  # which --files shows
+        "files": 0 if files else sizes.file,  # --files shows these
         "hugetlb": pools,
         LATE if stopped else "other private or shared memory": max(wanted - resident, 0),
     }
@@ -97,7 +98,7 @@ def _draw(title: str, areas: list[Area], output: Path) -> None:
 
 
 class Progress:
-    """Shows the progress for a large process, and enforces the time limit."""
+    """Prints the progress for a large process, and ends the reading at the time limit."""
 
     def __init__(self, host: Host, sizes: Sizes, files: bool, limit_s: float) -> None:
         self._kib = sizes.anon + sizes.shared + sizes.swap + (sizes.file if files else 0)
@@ -106,7 +107,7 @@ class Progress:
         self._began, self.stopped = host.clock(), False
 
     def goes_on(self, pages: int) -> bool:
-        """Record pages that were read, and return whether time is left."""
+        """Record that pages were read, and return whether time is left."""
         self._done_kib += pages * PAGE >> 10
         percent = min(100 * self._done_kib // max(self._kib, 1), 99)
         if self._kib >= LONG_KIB and percent > self._percent:
@@ -116,7 +117,7 @@ class Progress:
         return not self.stopped
 
     def end(self) -> None:
-        """Finish the progress line."""
+        """End the progress line."""
         if self._percent:
             self._show(self._percent if self.stopped else 100, is_last=True)
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def _check_options(kmod: Kmod, options: Sequence[str]) -> None:
-    """Refuse parameters that the module lacks, which the kernel would silently ignore.
+    """Refuse parameters that the module does not have; the kernel would silently ignore them.
 
-    The stub for kernels without hooks has none; the kernel's own error is clearer there.
+    A stub module has no parameters; there, the kernel's own error when loading it is clearer.
     """
     info = kmod.info(MODULE)
     known = {value.partition(":")[0] for key, value in info if key in ("parm", "parmtype")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Load objects of BPF policies through the helper, and record where they came from."""
+"""Load object files of BPF policies by the helper program, and record their paths."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def run_object(
     timeout: float = TIMEOUT_S,
     want_log: bool = False,
 ) -> str:
-    """Run the helper on an object; return the name of its policy.
+    """Run the helper program on an object file; return the name of its policy.
 
-    words: the helper's verb, and optionally the name that the policy must have.
+    words: the verb of the helper, and optionally the name that the policy must have.
     """
     check_loaded(host.tree)
     check_available(host.tree)
@@ -49,7 +49,7 @@ def run_object(
 
 
 def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
-    """Return a policy that was just loaded, and record its object file."""
+    """Return a policy that was just loaded, and record the path of its object file."""
     (found,) = [each for each in programs(host.tree) if each.name == name]
     try:
         keep_source(host.tree, found, source)
@@ -60,14 +60,16 @@ def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
 
 
 def load_again(host: Host, verb: str, name: str, source: Source) -> None:
-    """Load a policy from a recorded object, or replace the loaded one."""
+    """Load a policy again from its recorded object file, or replace the loaded one."""
     data = read_source(source)
     run_object(host, [verb, name], source.file, data)
     loaded_as(host, verb, name, source)
 
 
 def not_to_be_loaded(tree: Tree) -> Iterator[str]:
-    """Yield a line for each loaded policy that a manifest of the current state would not reload."""
+    """Yield a line for each loaded policy that a manifest of the present state could not load
+    again.
+    """
     for name, source in sources(tree).items():
         if not source:
             yield f"policy {name} is left out, as mmpolicy policy load has not loaded it"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Options, arguments and completions shared by verbs."""
+"""Options, arguments and completions that several verbs have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def completer(kind: str) -> Completer:
-    """Return the completion for a kind of word; its imports happen when a shell asks."""
+    """Return the shell completion for a kind of word; its code is imported only when
+    a shell asks.
+    """
 
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
         from mmpolicy.verbs.completion import words_for
@@ -39,7 +41,7 @@ complete_owner = completer("owner")
 
 
 class Levels(click.ParamType):
-    """Two shares in percent, the second larger than the first."""
+    """A parameter type: two percentages, the second larger than the first."""
 
     name = "levels"
 
@@ -53,7 +55,9 @@ class Levels(click.ParamType):
 
 
 class Preset(click.Choice):
-    """The name of a preset; their folder is read for a given name or for help only."""
+    """A parameter type: the name of a preset. The folder of presets is read only for a given name
+    or for help.
+    """
 
     case_sensitive = True
 
@@ -68,7 +72,7 @@ class Preset(click.Choice):
 
 
 class Seconds(click.ParamType):
-    """A time such as 30, 30s, 10m or 2h."""
+    """A parameter type: a duration such as 30, 30s, 10m or 2h."""
 
     name = "time"
 
@@ -86,7 +90,7 @@ class Seconds(click.ParamType):
 
 
 class Share(click.ParamType):
-    """A part of the blocks in percent, such as 2 or 2%."""
+    """A parameter type: a percentage of the blocks, such as 2 or 2%."""
 
     name = "percent"
     least, most = 0.5, 10.0
@@ -94,7 +98,7 @@ class Share(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return it as a number."""
+        """Return the percentage as a number."""
         found = 0.0
         with suppress(ValueError):
             found = float(str(value).rstrip("%"))
@@ -141,7 +145,7 @@ reserve_option = click.option(
 
 
 def max_pressure_option(reaction: str) -> Callable[[F], F]:
-    """Return the option for the limit of memory pressure; `reaction` begins its help text."""
+    """Return the option --max-pressure; `reaction` begins its help text."""
     return click.option(
         "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
         metavar="PERCENT",
@@ -150,7 +154,7 @@ def max_pressure_option(reaction: str) -> Callable[[F], F]:
 
 
 def max_stop_option(reaction: str) -> Callable[[F], F]:
-    """Return the option for the limit of one collapse; reaction begins its help."""
+    """Return the option --max-stop, the limit for one collapse; `reaction` begins its help text."""
     return click.option(
         "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0,
         show_default=True, metavar="MS",
@@ -159,7 +163,7 @@ def max_stop_option(reaction: str) -> Callable[[F], F]:
 
 
 def ask(agreed: bool, other: str = "") -> None:
-    """Ask on the terminal whether to begin; without a terminal, the error names --yes."""
+    """Ask on the terminal whether to begin; without a terminal, raise an error that names --yes."""
     if agreed:
         return
     if not sys.stdin.isatty():

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`mmpolicy` without a verb: this host on one screen, within a second and without root."""
+"""`mmpolicy` without a verb: the state of this host on one screen, within a second and without
+root.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,19 @@ from mmpolicy.host.traps import traps
 from mmpolicy.render import wrapped
 from mmpolicy.verbs.here import as_lines, verbs_here, without_module
 
-MOST = 3  # cgroups that are named
-MANY = 500  # At most this many cgroups are read, as each memory.stat may take a millisecond.
-LITTLE = 32 << 20  # A cgroup with less memory in huge pages is not shown.
+MOST = 3  # number of cgroups that are named
+MANY = 500  # most cgroups that are read, as reading one memory.stat may take a millisecond
+LITTLE = 32 << 20  # a cgroup with fewer bytes in huge pages is not shown
 MIB = 1 << 20
 
 
 def overview(host: Host) -> Iterator[str]:
-    """Yield the settings, the largest users of huge pages, working verbs, and the next step."""
+    """Yield the settings, the largest users of huge pages, the verbs that work, and
+    the next step.
+    """
     tree = host.tree
     warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
-    # The verb `status` has already printed the notices.
+    # with the module, `status` has printed the notices before
     told = [] if tree.is_dir(CONTROL) else notice_lines(tree)
     drift = drifted(tree)
     if drift and drift not in notices(tree):
@@ -45,14 +49,16 @@ def overview(host: Host) -> Iterator[str]:
 
 
 def exit_of(host: Host) -> int:
-    """Return Exit.DRIFT if an experiment or a trial has left folio sizes in sysfs that are neither
-    those from before nor those that a trial has kept.
+    """Return Exit.DRIFT if the folio sizes in sysfs are left over from an experiment or a trial,
+    else Exit.DONE.
+
+    Sizes that a trial has kept on purpose are not left over.
     """
     return int(Exit.DRIFT if drifted(host.tree) else Exit.DONE)
 
 
 def _settings(tree: Tree) -> Iterator[str]:
-    """Yield the settings of huge pages, without sizes set to never."""
+    """Yield the settings of huge pages, without sizes that are set to never."""
     if not tree.is_dir(THP):
         yield "huge pages: this kernel makes none (no CONFIG_TRANSPARENT_HUGEPAGE)"
         return
@@ -65,7 +71,7 @@ def _settings(tree: Tree) -> Iterator[str]:
 
 
 def _users(tree: Tree) -> Iterator[str]:
-    """Yield the cgroups with most memory in huge pages, an upper bound of the empty part."""
+    """Yield a line with the cgroups that have most memory in huge pages."""
     found = nlargest(MOST, _cgroups(tree))
     named = [f"{path} {huge // MIB} of {memory // MIB} MiB" for huge, memory, path in found]
     if named:
@@ -73,7 +79,9 @@ def _users(tree: Tree) -> Iterator[str]:
 
 
 def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
-    """Yield huge and total memory, in bytes, of services and other cgroups two levels down."""
+    """Yield memory in huge pages and all memory, in bytes, of each cgroup down to the second
+    level.
+    """
     try:
         mount = cgroup_mount(tree)
         above = [f"/{name}" for name in tree.dirs(mount)]
@@ -84,7 +92,7 @@ def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
     for path in [path for path in (*above, *below) if path not in groups][:MANY]:
         try:
             found = huge_in(read_stat(tree, f"{mount}{path}/memory.stat"))
-        except Error:  # The cgroup was removed, or has no memory controller.
+        except Error:  # the cgroup was removed, or has no memory controller
             continue
         huge = found.huge["anon"] + found.huge["shmem"]
         if huge >= LITTLE:

@@ -36,8 +36,9 @@ from mmpolicy.verbs.options import (
 
 OBJECT = click.Path(path_type=Path, dir_okay=False, exists=True)
 NAME = re.compile(r"[a-z0-9_]{1,15}")
-NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)  # lines of the skeleton
-# How long to wait for grace periods of the kernel, and the interval between checks.
+# lines of skeleton.bpf.c that are printed as next steps
+NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)
+# seconds to wait for the kernel's grace periods, and seconds between checks
 PATIENCE_S, STEP_S = 5.0, 0.1
 name_argument = click.argument("name", shell_complete=completer("program"))
 timeout_option = click.option(
@@ -54,7 +55,7 @@ verify_option = click.option(
 
 
 def takes_object(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the argument for the file of a policy, and the options to load it."""
+    """Return a command with the argument for an object file, and the options to load it."""
     for option in (pass_host, json_option, verify_option, log_option, timeout_option):
         command = option(command)
     return click.argument("file", type=OBJECT)(command)
@@ -253,7 +254,7 @@ def unload(
 
 
 def _which(tree: Tree, name: str | None) -> list[Program]:
-    """Return the policies to unload: one, or all that are loaded."""
+    """Return the policies to unload: the named one, or all that are loaded."""
     if not name:
         return programs(tree)
     check_loaded(tree)
@@ -275,13 +276,13 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
 
 
 def _keeps_module(tree: Tree) -> bool:
-    """Return whether the kernel still holds the module after the last BPF policy is gone."""
+    """Return whether the kernel still holds the module after its last BPF policy was freed."""
     path = f"{MODULE_DIR}/refcnt"
     return not programs(tree) and tree.exists(path) and tree.read(path) != "0"
 
 
 def _wait(host: Host, names: list[str]) -> None:
-    """Wait until the kernel has freed the policies, and the module after the last one."""
+    """Wait until the kernel has freed the policies, and after the last one also the module."""
     end = host.clock() + PATIENCE_S
     while True:
         left = [each.name for each in programs(host.tree) if each.name in names]

@@ -45,12 +45,12 @@ def profile() -> None:
 
 
 def policies_of(state: State, name: str) -> dict[str, str]:
-    """Return the active policy of each point of a profile."""
+    """Return the active policy of each point in a profile."""
     return {key.point: value for key, value in settings_of(state, name).items() if key.is_choice}
 
 
 def bound_to(state: State, name: str, paths: dict[str, str]) -> dict[str, list[Any]]:
-    """Return the cgroups, by path, and the processes bound to a profile."""
+    """Return the cgroups, by path, and the processes that are bound to a profile."""
     bound = bindings_of(state, name)
     ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
     pids = sorted(key.number for key in bound if isinstance(key, ProcessBinding))
@@ -154,7 +154,7 @@ def delete_profile(host: Host, name: str, force: bool, dry_run: bool, want_json:
 
 
 def _refuse_used(tree: Tree, state: State, name: str) -> None:
-    """Raise an error that names the users of a profile; the kernel only returns EBUSY."""
+    """Raise an error that names the users of a profile, as the kernel would return just EBUSY."""
     bound = bound_to(state, name, cgroups_of(tree, state))
     users = [f"--cgroup {path}" for path in bound["cgroups"]]
     users += [f"--pid {pid}" for pid in bound["pids"]]

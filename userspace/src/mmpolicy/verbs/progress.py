@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The progress of `ab run`: lines, or on a terminal a bar with the estimates below."""
+"""The display of `ab run`: lines of text, or on a terminal a progress bar with the estimates
+below.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """Prints each message as a line."""
+    """Prints each message and each block as a line."""
 
     def say(self, line: str) -> None:
         click.echo(line, err=True)
 
     def report(self, progress: Progress) -> None:
-        """Print the position of the run."""
+        """Print which block of the run begins."""
         self.say(progress.line())
 
     def tick(self, left_s: float) -> None:
-        """Print nothing: a line is printed per block."""
+        """Do nothing, as one line per block is enough."""
 
 
 class Screen:
-    """A moving bar, and one line for each metric."""
+    """Shows a progress bar, and one line for each metric."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -43,7 +45,7 @@ class Screen:
         self.live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def report(self, progress: Progress) -> None:
-        """Show the position of the run."""
+        """Show which block of the run begins."""
         self.progress = progress
         self._show(int(progress.left_s))
 
@@ -69,7 +71,9 @@ class Screen:
 
 
 class Quiet:
-    """Forwards to another display until its output closes; the run continues without it."""
+    """Passes messages on to another display until its output is closed; the run goes on without
+    it.
+    """
 
     def __init__(self, shown: Display | None = None) -> None:
         self.shown = shown
@@ -82,19 +86,19 @@ class Quiet:
             self.shown = None
 
     def say(self, line: str) -> None:
-        """Show a line once."""
+        """Show a line above the bar, if there is a display."""
         with self._shown() as shown:
             if shown:
                 shown.say(line)
 
     def report(self, progress: Progress) -> None:
-        """Show the position of the run."""
+        """Show which block of the run begins, if there is a display."""
         with self._shown() as shown:
             if shown:
                 shown.report(progress)
 
     def tick(self, left_s: float) -> None:
-        """Show the remaining time."""
+        """Show the remaining time, if there is a display."""
         with self._shown() as shown:
             if shown:
                 shown.tick(left_s)

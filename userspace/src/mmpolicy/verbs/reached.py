@@ -15,7 +15,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.reach import Reach, reach_of
 
 POINT, OVERRIDE = "anon_order", "override_madvise"
-LARGEST, SHOWN = 16, 3  # The number of processes that are checked, and of lines that are printed.
+LARGEST, SHOWN = 16, 3  # number of processes that are checked, and of lines that are printed
 
 
 def overrides(state: State, profile: str) -> bool:
@@ -24,7 +24,7 @@ def overrides(state: State, profile: str) -> bool:
 
 
 def is_asked(state: State, profile: str) -> bool:
-    """Return whether a profile has a policy for large folios, or a shadow of one."""
+    """Return whether a profile has a policy or a shadow policy for large folios."""
     settings = settings_of(state, profile)
     return any(
         key.point == POINT and (key.is_choice or key.is_shadow) and value != key.off
@@ -33,7 +33,7 @@ def is_asked(state: State, profile: str) -> bool:
 
 
 def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
-    """Return the processes of some bindings."""
+    """Return the PIDs of all processes that some bindings apply to."""
     found, paths = list[int](), dict[str, str]()
     for key in keys:
         if not isinstance(key, CgroupBinding):
@@ -46,7 +46,9 @@ def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
 
 
 def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
-    """Return a line for each barrier, the largest processes first, and a count of the rest."""
+    """Return a line for each reason in each process, the largest processes first, and a count of
+    the rest.
+    """
     lines = [line for each in found for line in each.lines()]
     rest = len(lines) - most
     more = f"and {rest} more of this kind; mmpolicy explain PID says it of one"
@@ -54,20 +56,20 @@ def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
 
 
 def warn_of(tree: Tree, keys: Sequence[Binding], profile: str) -> None:
-    """Warn of processes just bound that a policy for large folios does not reach."""
+    """Print warnings about processes just bound that a policy for large folios does not reach."""
     try:
         state = read_state(tree) if keys else {}
         if not is_asked(state, profile):
             return
         override = overrides(state, profile)
         found = reach_of(tree, pids_of(tree, keys), LARGEST, override=override)
-    except Error:  # The bound cgroup or process no longer exists.
+    except Error:  # the bound cgroup or process no longer exists
         return
     warn(found)
 
 
 def reach_in(tree: Tree, scopes: Iterable[str], **more: bool) -> list[Reach]:
-    """Return the barriers in the largest processes of some cgroups."""
+    """Return what policies cannot reach in the largest processes of some cgroups."""
     pids: list[int] = []
     try:
         for scope in scopes:
@@ -78,6 +80,6 @@ def reach_in(tree: Tree, scopes: Iterable[str], **more: bool) -> list[Reach]:
 
 
 def warn(found: Iterable[Reach]) -> None:
-    """Print barriers as warnings."""
+    """Print what policies cannot reach, as warnings."""
     for line in lines_of(found):
         click.echo(f"warning: {line}", err=True)

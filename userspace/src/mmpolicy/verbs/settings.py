@@ -33,7 +33,7 @@ from mmpolicy.verbs.options import (
 
 
 def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Split `POLICY KNOB=VALUE ...` into the policy, or "", and the knobs."""
+    """Split the words `POLICY KNOB=VALUE ...` into the policy, or "", and the knobs."""
     policies = [word for word in settings if "=" not in word]
     pairs = [word.split("=", 1) for word in settings if "=" in word]
     knobs = dict(pairs)
@@ -45,7 +45,9 @@ def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
-    """Return the writes: knobs first, so that a new policy starts with them."""
+    """Return the writes that set knobs and policy. Knobs come first, so that a new policy starts
+    with them.
+    """
     if policy:
         pick(f"policy of {point.name}", policy, point.policies)
     owner = policy or point.active
@@ -125,7 +127,8 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         step = Step(path, "1", check_loaded(host.tree), "stock")
         emit_plan("reset", want_json, [step])
         return
-    host.tree.write(path, "1")  # Write before any read, so that it works whatever is wrong.
+    # the write comes before any read, so that it works whatever else is wrong
+    host.tree.write(path, "1")
     try:
         tell_settled(host, wait)
         now = read_state(host.tree)

@@ -49,7 +49,8 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
-Reading = tuple[Counters, Rates]  # The counters at one moment, and their rates up to it.
+# the counters at one moment, and their rates since the moment before
+Reading = tuple[Counters, Rates]
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class StatsOptions:
 
 
 def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> list[str]:
-    """Return the table of counters that are not 0, with a column for each set of rates.
+    """Return a table of the counters that are not 0, with one column for each set of rates.
 
-    The counters of a histogram of times are summarised in one line below.
+    The counters of a time histogram are summarised in one line below the table.
     """
     rows = [
         (point, name, value, *(rate.get(point, {}).get(name, "-") for rate in watched))
@@ -85,7 +86,7 @@ def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> li
 
 
 def _times(counters: Counters) -> Iterator[str]:
-    """Yield a line for each histogram of times that is not empty."""
+    """Yield a line with mean and percentiles for each time histogram that is not empty."""
     for point, values in counters.items():
         for name, counts in histograms(values).items():
             mean = time_of(counts, None, values.get(name, 0))
@@ -107,7 +108,7 @@ def _more(memory: list[Memory]) -> list[str]:
 
 
 def readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
-    """Yield counters and their rates without end; the first ones have no rates."""
+    """Yield counters and their rates without end; the first counters have no rates."""
     counters, last = read(), host.clock()
     per_second: Rates = {}
     while True:
@@ -119,7 +120,7 @@ def readings(read: Callable[[], Counters], host: Host, interval: float) -> Itera
 
 
 def print_json(lines: Iterator[str]) -> None:
-    """Print one object per line until Ctrl-C."""
+    """Print lines of JSON until Ctrl-C is pressed."""
     try:
         for line in lines:
             click.echo(line)
@@ -144,9 +145,10 @@ def memory_of_bound(tree: Tree, state: State, profile: str, holds: Holds) -> lis
 
 
 def _memory(tree: Tree, given: StatsOptions, holds: Holds) -> list[Memory]:
-    """Return the memory of the named targets, and if asked for, of the profile's bindings.
+    """Return the memory of the named targets, and with --memory also of all that is bound to the
+    profile.
 
-    The kernel walks the page tables for it, which takes a while for large processes.
+    The kernel walks page tables for these figures, which takes a while for large processes.
     """
     bound = memory_of_bound(tree, read_state(tree), given.profile, holds) if given.memory else []
     names = [find_cgroup(tree, each).name for each in given.cgroups]
@@ -206,7 +208,7 @@ def stats(host: Host, **options: Any) -> None:
 
 
 def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]:
-    """Return a line that names other profiles with counts, if this one has none."""
+    """Return a line that names the profiles that have counts, if this profile has none."""
     if any(value for values in counters.values() for value in values.values()):
         return []
     others = [

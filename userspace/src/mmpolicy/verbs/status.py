@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`status`: the settings that are not stock, and the cgroups and processes they apply to."""
+"""`status`: settings that are not stock, and the cgroups and processes that they apply to."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host
 from mmpolicy.verbs.reached import LARGEST, is_asked, overrides, pids_of
 
-MOST_NAMES = 3  # in one line
-LOOKED_AT = 256  # The counters of at most this many bound processes are read.
+MOST_NAMES = 3  # most names in one line
+LOOKED_AT = 256  # most bound processes whose counters are read
 
 
 @click.command()
@@ -50,7 +50,7 @@ def status(host: Host, want_json: bool) -> None:
     try:
         state = read_state(host.tree)
     except Error:
-        for line in told if not want_json else ():  # notices need no module
+        for line in told if not want_json else ():  # notices can be read without the module
             click.echo(line)
         raise
     paths = cgroups_of(host.tree, state)
@@ -70,28 +70,30 @@ def status(host: Host, want_json: bool) -> None:
 
 
 def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
-    """Return the bound processes that policies do not reach, or with an unknown reach."""
+    """Return the bound processes that policies do not reach, or that could not be checked."""
     found = list[Reach]()
     try:
         for name in (each for each in profiles_of(state) if is_asked(state, each)):
             pids, override = pids_of(tree, bindings_of(state, name)), overrides(state, name)
             pids = pids[:LOOKED_AT]
             found += reach_of(tree, pids, LARGEST, override=override, into_kib=INTO_KIB)
-    except Error:  # without cgroup v2
+    except Error:  # the host has no cgroup v2
         return []
     told = (each for each in found if each.barriers or each.unknown)
     return [{**each.as_data(), "lines": [*each.lines()]} for each in told]
 
 
 def _experiment(state: State) -> dict[str, str] | None:
-    """Return the running experiment, or None."""
+    """Return arms and percentage of the running experiment, or None."""
     if state.get(ENABLED) != "1":
         return None
     return {key.name: state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT)}
 
 
 def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
-    """Return the policies of a profile that are not stock, with their knobs and bindings."""
+    """Return the policies of a profile that are not stock, with their knobs and what is bound to
+    the profile.
+    """
     settings = settings_of(state, name)
     shadowed = {key.point for key, value in settings.items() if key.is_shadow and value != key.off}
     points = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The options that name a cgroup, a process or a unit, and the processes that they stand for."""
+"""The options --cgroup, --pid and --unit, and the processes that they name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EACH_START = "A systemd service, now and each time it starts."
 
 
 def target_options(command: Command, of_unit: str = EACH_START) -> Command:
-    """Add the options that name a cgroup, a process or a unit."""
+    """Return a command with the options --cgroup, --pid and --unit."""
     cgroup = click.option(
         "--cgroup", metavar="PATH", shell_complete=complete_cgroup,
         help="A cgroup: its directory, its path below /sys/fs/cgroup, or a systemd unit.",
@@ -35,7 +35,7 @@ def target_options(command: Command, of_unit: str = EACH_START) -> Command:
 
 
 def refuse_bare(given: str | None, verb: str) -> None:
-    """Refuse a target without its option, and suggest the option."""
+    """Refuse a target that is given without its option, and suggest the option."""
     if given:
         option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
         raise click.UsageError(f"did you mean mmpolicy {verb} {option} {given}?")
@@ -50,7 +50,7 @@ def check_one(*given: object) -> None:
 def find_processes(
     tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
 ) -> tuple[str, list[int]]:
-    """Return the cgroup that accounts for the memory, if known, and the processes."""
+    """Return the cgroup that the memory is charged to, if known, and the processes."""
     check_one(cgroup, pid, unit)
     if pid is not None:
         check_process(tree, pid)

@@ -37,8 +37,9 @@ from mmpolicy.verbs.top_screen import (
     size_of_screen,
 )
 
-CPU, CPU_ONCE = 1.0, 20.0  # percent of one
-LOOK_S = 1.0  # interval between checks of the terminal's size
+# CPU budget of the survey in percent of one CPU: for repeated frames, and for a single one
+CPU, CPU_ONCE = 1.0, 20.0
+LOOK_S = 1.0  # seconds between checks of the terminal's size
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def top(ctx: click.Context, **options: Any) -> None:
         return
     frames = _frames(host, given)
     if given.number == 1:
-        _, last = next(frames), next(frames)  # rates need two turns
+        _, last = next(frames), next(frames)  # rates need two turns of the survey
         emit("top", given.want_json, last, lambda: as_tables(last))
     elif given.want_json:
         print_json(as_json("top", frame, indent=None) for frame in _first(frames, given.number))
@@ -125,7 +126,7 @@ def _first(frames: Iterator[dict[str, Any]], number: int | None) -> Iterator[dic
 
 
 def _frames(host: Host, given: TopOptions) -> Iterator[dict[str, Any]]:
-    """Yield a frame for each interval, without end."""
+    """Yield a frame of data for each interval, without end."""
     survey = _survey(host, given)
     while True:
         survey.turn(host.clock(), given.interval)
@@ -140,12 +141,12 @@ def _survey(host: Host, given: TopOptions) -> Survey:
 
 
 def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
-    """Show frames until the user quits."""
+    """Show frames on the terminal until the user quits."""
     survey = _survey(host, given)
     view = View(given.sort, _why_no_trim(host.tree, given))
 
     def run(words: Sequence[str]) -> None:
-        """Run a verb, without charging its CPU time to the survey."""
+        """Run a verb, without charging its CPU time to the budget of the survey."""
         root = ctx.find_root().command
         root.main(list(words), obj=host, standalone_mode=False)
         survey.budget.forgive(given.interval)
@@ -160,7 +161,7 @@ def _watch(
     terminal: Terminal, host: Host, survey: Survey, view: View, interval: float,
     run: Callable[[Sequence[str]], None],
 ) -> bool:  # fmt: skip
-    """Take a turn and show it until the next one; return False to quit."""
+    """Take a turn of the survey, and show it until the next one is due; return False to quit."""
     survey.turn(host.clock(), interval)
     until, shown = host.clock() + survey.budget.pause(interval), (0, 0)
     details: dict[str, list[str]] = {}
@@ -195,7 +196,7 @@ def _frame_for(tree: Tree, survey: Survey, view: View) -> dict[str, Any]:
 
 
 def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
-    """Return the details of the opened row."""
+    """Return the details of the selected row, if the user has opened it."""
     item = view.current
     if not item:
         return []
@@ -209,7 +210,7 @@ def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
 
 
 def _why_no_trim(tree: Tree, given: TopOptions) -> str:
-    """Return why memory cannot be given back from here, or ""."""
+    """Return why this screen cannot start `trim`, or ""."""
     if given.read_only:
         return "not with --read-only"
     try:
@@ -220,7 +221,7 @@ def _why_no_trim(tree: Tree, given: TopOptions) -> str:
 
 
 def _certain(row: Row) -> tuple[float, float]:
-    """Return the sort key of waste: the lower bound first, then the estimate."""
+    """Return the key that sorts rows by empty memory: its lower bound first, then the estimate."""
     return max(row.waste_kib - row.error_kib, 0.0), row.waste_kib
 
 
@@ -233,14 +234,18 @@ def _chosen_rows(found: list[Row], sort: str, rows: int, only: str) -> list[Row]
 def frame_of(
     tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
 ) -> dict[str, Any]:
-    """Return a survey's findings: the first `rows` rows whose names contain `only`."""
+    """Return the result of a survey as a frame of data, with `rows` rows whose names contain
+    `only`.
+
+    cgroups: number of cgroup rows, if it differs.
+    """
     state = _state(tree)
     many = len(survey.processes) if only else 2 * rows
     of_cgroups, of_processes = survey.most(FIGURES[sort], many)
     of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
     of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
-    # This reads unit files, so the result is kept for each frame and cgroup.
+    # this reads unit files, so the result is cached for each frame and cgroup
     by_unit = cache(partial(excepted, tree))
     return {
         "processes_seen": len(survey.processes),
@@ -266,7 +271,7 @@ def frame_of(
 
 
 def _state(tree: Tree) -> State:
-    """Return the state of the module, empty if it is not loaded or not readable."""
+    """Return the state of the module; {} if it is not loaded or not readable."""
     try:
         return read_state(tree) if tree.is_dir(CONTROL) else {}
     except Error:
@@ -276,7 +281,7 @@ def _state(tree: Tree) -> State:
 def _decides(state: State, find: Callable[[], str]) -> str:
     try:
         return find() if state else "kernel"
-    except Error:  # it has just ended
+    except Error:  # the cgroup or process has just ended
         return "-"
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The screen of `top`: columns that fit, keys, and the question before `trim`.
 
-A View holds the user's choices. It turns a frame and a key press into lines without a terminal.
+A View holds the choices of the user. It turns a frame of data and a key into lines of text, so it
+can be tested without a terminal.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ Frame = dict[str, Any]
 RowData = dict[str, Any]
 BAR = 12  # cells
 GAP = "  "
-NAME = 20  # minimum columns of the name
-# Two columns before the name are for the mark of the selected row and the indent of members.
+NAME = 20  # least columns of the name
+# two columns before the name: for the mark of the selected row, and to indent members of a unit
 MARGIN = 2
-WIDEST = 1000  # A pipe counts as wider than any terminal.
-# The figure is an upper bound, as pages that were written again look the same.
+WIDEST = 1000  # columns; wider output is a pipe, not a terminal
+# the figure is an upper bound, as a page that was written again after MADV_FREE looks the same
 UP_TO = "lazily freed up to"
-FOLD = 3  # lines of a note or a detail
+FOLD = 3  # most lines of a note or a detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
     ("Up Down PgUp PgDn Home End", "choose a row (also k and j)"),
@@ -69,8 +70,8 @@ class Column(NamedTuple):
     title: str
     width: int  # minimum
     cell: Callable[[RowData], str]
-    sort: str = ""  # The sort order that this column shows.
-    is_text: bool = False  # text instead of numbers
+    sort: str = ""  # the sort order that sorts by this column
+    is_text: bool = False  # True for text, False for numbers
 
     def aligned(self, text: str, width: int) -> str:
         """Pad a text to a width; numbers are right-aligned."""
@@ -84,7 +85,7 @@ def _mib(kib: float) -> str:
 
 
 def _waste(row: RowData) -> str:
-    """Return the waste, or its upper bound if the error exceeds it."""
+    """Return the empty memory, or "<" and its upper bound if the error exceeds it."""
     if not row["looked_at"]:
         return "?"
     waste, error = row["waste_kib"], row["error_kib"]
@@ -101,7 +102,7 @@ def _error(row: RowData) -> str:
 
 
 def _bar(row: RowData) -> str:
-    """Return a bar of the used and the empty part of the memory."""
+    """Return a bar of the used part (#) and the empty part (.) of the memory."""
     waste, whole = row["waste_kib"], row["rss_kib"]
     empty = min(round(BAR * waste / whole), BAR) if whole else 0
     return "#" * (BAR - empty) + paint("." * empty, "red")
@@ -118,7 +119,7 @@ def _stall(row: RowData) -> str:
 
 
 def _folios(row: RowData) -> str:
-    """Return the folio sizes with most of the memory."""
+    """Return the three folio sizes that hold most of the memory."""
     most = sorted(row["folios"].items(), key=lambda each: -float(each[1]))[:3]
     return " ".join(f"{name.replace(' ', '')}:{part:.0%}" for name, part in most if part > 0) or "-"
 
@@ -136,7 +137,7 @@ COLUMNS = (
     Column("FOLIOS", 24, _folios, is_text=True),
     Column("DECIDES", 8, lambda row: str(row["decides"]), is_text=True),
 )
-# In order of importance; a narrow terminal shows the first few.
+# columns in order of importance; a narrow terminal shows the first ones
 IMPORTANT = ("WASTE_MIB", "OF_MIB", "CPU%", "FAULTS/S", "+-", "USED|EMPTY", "KERNEL%", "STALL%",
              "DECIDES", "FOLIOS", "FAULT_CPU%")  # fmt: skip
 
@@ -154,7 +155,7 @@ def columns_for(width: int) -> list[Column]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Shorten a text to a width; both ends of a cgroup's name are kept."""
+    """Shorten a text to a width by cutting its middle, as both ends of a cgroup's path matter."""
     if len(text) <= width:
         return text
     end = (width - 1) // 2
@@ -164,11 +165,11 @@ def cut_middle(text: str, width: int) -> str:
 class Item(NamedTuple):
     """A row of the screen."""
 
-    key: str  # The key identifies the row in later frames.
+    key: str  # identifies the row in later frames
     label: str
     row: RowData
     depth: int = 0
-    mark: str = ""  # A mark before the label shows that the unit is or can be expanded.
+    mark: str = ""  # mark before the label of a unit that is or can be expanded
 
 
 def unit_item(row: RowData, mark: str = "") -> Item:
@@ -182,7 +183,7 @@ def process_item(row: RowData, depth: int = 0) -> Item:
 def table_of(
     title: str, items: Sequence[Item], width: int, sort: str = "", chosen: str = ""
 ) -> list[str]:
-    """Return header and rows with the columns that fit.
+    """Return header and rows with the columns that fit the width.
 
     On a terminal the columns have fixed positions whatever the names are, and long names are
     shortened.
@@ -217,7 +218,7 @@ def _width(text: str) -> int:
 
 
 def as_tables(frame: Frame) -> Iterator[str]:
-    """Yield a frame as lines: as wide as the terminal, in full without one."""
+    """Yield a frame as lines of text, as wide as the terminal, or in full length without one."""
     width = columns()
     yield from frame["notes"]
     yield seen_of(frame)
@@ -232,13 +233,13 @@ def as_tables(frame: Frame) -> Iterator[str]:
 
 
 def hold_of(frame: Frame) -> str:
-    """Return the longest hold of an mmap_lock, with its limit."""
+    """Return the longest time that a read held an mmap_lock, with its limit, as text."""
     longest, limit = frame["longest_hold_ms"], frame["hold_limit_ms"]
     return f"longest hold of an mmap_lock: {longest:g} ms (limit {limit:g} ms)"
 
 
 def memory_of(row: RowData) -> str:
-    """Return the memory of a row by kind, and the part that was not sampled."""
+    """Return the memory of a row by kind, and the part that was not sampled, as text."""
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])
@@ -254,7 +255,7 @@ def memory_of(row: RowData) -> str:
 
 
 def seen_of(frame: Frame) -> str:
-    """Return how much memory was sampled."""
+    """Return how much memory was sampled, as text."""
     share = frame["memory_looked_at"]
     return f"{frame['processes_seen']} processes, {share:.0%} of their memory looked at so far"
 
@@ -264,26 +265,26 @@ def seen_of(frame: Frame) -> str:
 
 @dataclass
 class View:
-    """The user's choices: sort order, filter, selected row, open units."""
+    """The choices of the user: sort order, filter, selected row, expanded units."""
 
     sort: str
-    trims: str = ""  # The reason why `t` is not offered, empty if it is.
+    trims: str = ""  # the reason why the key `t` is not offered; empty if it is
     by_process: bool = False
-    only: str = ""  # filter: a part of names
-    mode: str = ""  # The mode: filter, trim, help, or empty for rows.
+    only: str = ""  # filter: a row is shown if its name contains this text
+    mode: str = ""  # what keys do: filter, trim, help, or "" for moving in the rows
     chosen: str = ""  # key of the selected row
-    # True after the user has moved the selection; until then the first row is selected.
+    # True after the user has moved the selection; until then the first row is selected
     moved: bool = False
-    first: int = 0  # first row on the screen
+    first: int = 0  # index of the first row on the screen
     message: str = ""
     expanded: set[str] = field(default_factory=set)  # cgroups
-    details: str = ""  # key of the row with details
-    page: int = 10  # rows on the screen
+    details: str = ""  # key of the row whose details are shown
+    page: int = 10  # number of rows that fit on the screen
     items: list[Item] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
-        """Return how many rows a frame must have."""
+        """Return the number of rows that the next frame must have."""
         return self.first + 2 * self.page + 1
 
     @property
@@ -292,7 +293,7 @@ class View:
         return next((each for each in self.items if each.key == self.chosen), None)
 
     def take(self, frame: Frame) -> None:
-        """Take the rows of a frame; the selected row stays selected while it exists."""
+        """Take the rows of a new frame; the selected row stays selected while the frame has it."""
         old = [each.key for each in self.items]
         if self.by_process:
             self.items = [process_item(row) for row in frame["processes"]]
@@ -313,7 +314,7 @@ class View:
                 yield process_item(each, 1)
 
     def press(self, key: str) -> list[str]:
-        """Handle a key; return the command line of a verb that it starts, if any."""
+        """Handle a key; return the command line of the verb that it starts, or []."""
         self.message = ""
         if self.mode == "filter":
             self._type(key)
@@ -351,7 +352,7 @@ class View:
             self.only, self.details = "", ""
 
     def _open(self) -> None:
-        """Expand or collapse the selected row."""
+        """Expand the selected row, or close it if it is expanded."""
         item = self.current
         if not item:
             return
@@ -386,7 +387,9 @@ class View:
             self.mode = "trim"
 
     def _answer(self, key: str) -> list[str]:
-        """Accept only `y` as agreement, as Enter may have been meant for something else."""
+        """Handle the answer to the question before `trim`. Only `y` means yes, as Enter may be
+        meant for something else.
+        """
         self.mode, item = "", self.current
         if key != "y" or not item:
             self.message = "nothing was changed"
@@ -398,7 +401,7 @@ class View:
     # Lines
 
     def legend(self) -> str:
-        """Return the last line: the answers to a question, or the keys."""
+        """Return the last line of the screen: the possible answers to a question, or the keys."""
         if self.mode == "filter":
             return f"/{self.only}_   Enter: keep it, Esc: show all"
         if self.mode == "trim":
@@ -410,7 +413,7 @@ class View:
         return " ".join(keys + ["t trim"] * (not self.trims))
 
     def question(self) -> list[str]:
-        """Return the line of the question, if one is asked."""
+        """Return the line with the question before `trim`, if it is asked."""
         item = self.current
         if self.mode != "trim" or not item:
             return []
@@ -441,13 +444,13 @@ class View:
 
 
 def empty_kib(row: RowData) -> float:
-    """Return the memory that `trim` may give back; the kernel gives no shared memory back."""
+    """Return the memory that `trim` may give back; the kernel does not give shared memory back."""
     waste = float(row["waste_kib"] - row.get("waste_shared_kib", 0))
     return waste if row["looked_at"] and row["error_kib"] < row["waste_kib"] else 0.0
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return a text as some lines that fit."""
+    """Return a text as a few lines that fit the width."""
     return textwrap.wrap(text, width, subsequent_indent="  ", max_lines=FOLD, placeholder=" ...")
 
 
@@ -455,7 +458,7 @@ def folded(text: str, width: int) -> list[str]:
 
 
 class Terminal:
-    """Single keys and the whole screen; both are restored at the end."""
+    """Takes over the terminal: the whole screen, and single keys. Both are restored at the end."""
 
     def __init__(self) -> None:
         self.file = sys.stdin.fileno()
@@ -465,7 +468,7 @@ class Terminal:
         """Take the terminal."""
         from rich.live import Live
 
-        # Standard output stays as it is, as Live's replacement does not look like a terminal.
+        # standard output stays as it is, as the replacement by Live does not look like a terminal
         self.live = Live(
             screen=True, auto_refresh=False, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,
@@ -500,7 +503,7 @@ class Terminal:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Restore the plain terminal for another program."""
+        """Restore the plain terminal while another program runs."""
         self._give()
         try:
             yield
@@ -517,7 +520,7 @@ class Terminal:
         self.live.update(text, refresh=True)
 
     def keys(self, seconds: float) -> list[str]:
-        """Wait for keys; return those that were pressed."""
+        """Wait for keys for at most this time; return the keys that were pressed."""
         if self.stopped:  # by Ctrl-Z
             self.stopped = False
             with self.aside():
@@ -538,14 +541,14 @@ def split_keys(text: str) -> list[str]:
 
 
 def size_of_screen() -> tuple[int, int]:
-    """Return columns and lines of the terminal itself, whatever the environment says."""
+    """Return columns and lines of the terminal itself, ignoring the environment variables."""
     return os.get_terminal_size(sys.stdout.fileno())
 
 
 def run_aside(
     terminal: Terminal, words: Sequence[str], run: Callable[[Sequence[str]], None]
 ) -> None:
-    """Run a verb on the plain terminal, and wait for a key before the screen returns."""
+    """Run a verb on the plain terminal, and wait for a key before the screen is shown again."""
     with terminal.aside():
         click.echo(f"$ mmpolicy {' '.join(words)}")
         try:

@@ -52,9 +52,9 @@ from mmpolicy.verbs.options import (
 from mmpolicy.verbs.targets import check_one, find_processes, refuse_bare, target_options
 
 POINT, POLICY = "anon_order", "adaptive"
-TRIMMED = "trimmed"  # the profile of --bind
-SHOWN = 10  # A dry run shows this many writes.
-WORTH_KIB = 1024  # less memory that was left alone is not reported
+TRIMMED = "trimmed"  # the profile that --bind creates
+SHOWN = 10  # number of writes that a dry run prints
+WORTH_KIB = 1024  # memory that was not given back is reported from this size in kB on
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TrimOptions:
 
 @dataclass
 class Row:
-    """A process before and after."""
+    """A process, with its memory before and after."""
 
     pid: int
     name: str
@@ -83,8 +83,9 @@ class Row:
     before_kib: int
     after_kib: int | None = None
     writes: int = 0
-    longest_ms: float = 0.0  # longest hold of its mmap_lock, by reads and writes
-    left_kib: dict[str, int] = field(default_factory=dict)  # memory that was left alone, by cause
+    longest_ms: float = 0.0  # longest time that a read or write held its mmap_lock
+    # empty memory that was not given back, by cause
+    left_kib: dict[str, int] = field(default_factory=dict)
 
 
 @click.command()
@@ -131,7 +132,7 @@ def trim(host: Host, **options: Any) -> None:
 
 
 def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row, Finder] | None:
-    """Return a process in its present state; None if it has no memory, or has just ended."""
+    """Return a process before any change; None if it has no memory, or has just ended."""
     holds.longest_s = 0.0
     try:
         space, usage = Space(host.tree, pid, holds), read_usage(host.tree, pid)
@@ -148,7 +149,7 @@ def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row
 
 
 def _now(finder: Finder) -> int | None:
-    """Return the resident memory of a process; None if it has ended."""
+    """Return the resident memory of a process now; None if it has ended."""
     try:
         return finder.space.sizes().rss or None
     except Error:
@@ -156,7 +157,7 @@ def _now(finder: Finder) -> int | None:
 
 
 def _current(tree: Tree, cgroup: str) -> int | None:
-    """Return memory.current, or None if the cgroup has none."""
+    """Return memory.current of a cgroup; None if it does not have this file."""
     try:
         found = cgroup_figures(tree, cgroup).get("memory_kib") if cgroup else None
     except Error:
@@ -170,7 +171,7 @@ def _note(row: Row, finder: Finder) -> None:
 
 
 def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
-    """Print the memory that would be given back, and change nothing."""
+    """Print the memory that could be given back, and change nothing."""
     rows, writes = [], list[dict[str, str]]()
     holds = Holds(host.tree, given.hold_ms / 1000)
     for pid in pids:
@@ -188,7 +189,7 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
                     writes.append(write)
         except Error as err:
             if err.exit_code == Exit.DENIED:
-                raise  # Other errors mean that the process has ended.
+                raise  # other errors mean that the process has ended
         _note(row, finder)
 
     def lines() -> Iterator[str]:
@@ -211,7 +212,7 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
 
 
 def _left(rows: list[Row]) -> dict[str, int]:
-    """Return the memory that was left alone in all processes, in kB by cause, if worth a line."""
+    """Return the empty memory that was not given back, in kB by cause, without small amounts."""
     sums = {cause: sum(row.left_kib.get(cause, 0) for row in rows) for cause in CAUSES}
     return {cause: kib for cause, kib in sums.items() if kib >= WORTH_KIB}
 
@@ -222,7 +223,7 @@ def _left_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def _check_done(given_back_kib: int, rows: list[Row]) -> None:
-    """Raise an error if no memory was given back, and some was left alone."""
+    """Raise an error if nothing was given back although there is empty memory."""
     left = _left(rows)
     if left and not given_back_kib:
         text = f"nothing to give back but what was left alone, {sum(left.values()) >> 10} MiB"
@@ -302,7 +303,7 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
-    """Bind the target to the profile, which is created if necessary, as one change."""
+    """Bind the target to the profile of --bind as one change, which may also create the profile."""
     if not host.tree.exists(CONTROL):
         hint = "mmpolicy load; or without --bind, and MemoryTHP=disable in its unit (systemd 260)"
         raise Error("--bind needs the module, which is not loaded", Exit.LACKING, hint)
