@@ -18,11 +18,12 @@ from mmpolicy.host.traps import traps
 ENABLED = "CONFIG_MM_POLICY=y"
 HOOK = "mm_policy_register"
 ANOTHER_KERNEL = f"boot a kernel of docs/kernels.md, such as Debian's 6.12, or one with {ENABLED}"
-FTRACE = (  # Without hooks in the kernel, the module needs these configuration options.
+FTRACE = (  # configuration options that the module needs on a kernel without its hooks
     "DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "KALLSYMS_ALL", "KPROBES", "DEBUG_INFO_BTF",
 )  # fmt: skip
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-STUB = "Stub"  # The modinfo description of the stub module (module/stub.c) begins with this word.
+# the stub module (module/stub.c) has a modinfo description that begins with this word
+STUB = "Stub"
 SIG_ENFORCE = "/sys/module/module/parameters/sig_enforce"
 LOCKDOWN = "/sys/kernel/security/lockdown"
 
@@ -37,7 +38,7 @@ class Check(NamedTuple):
 
 
 class Facts:
-    """Facts about the host that several checks use, each determined once."""
+    """Facts about the host that several checks use; each is read once."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -47,31 +48,31 @@ class Facts:
 
     @cached_property
     def info(self) -> dict[str, str]:
-        """Return the modinfo of the module file, empty if the file does not exist."""
+        """Return the modinfo of the module file; {} without such a file."""
         try:
             return dict(self.host.kmod().info(MODULE)) if self.host.module_file() else {}
         except Error:
             return {}
 
     def raw(self, path: str) -> bytes:
-        """Return the bytes of a file, empty if it is unreadable."""
+        """Return the bytes of a file; empty if it cannot be read."""
         try:
             return self.tree.read_bytes(path)
         except Error:
             return b""
 
     def text(self, path: str) -> str:
-        """Return the text of a file, empty if it is unreadable."""
+        """Return the text of a file; empty if it cannot be read."""
         return self.raw(path).decode(errors="replace").strip()
 
     @cached_property
     def symbols(self) -> bytes:
-        """Return /proc/kallsyms, the running kernel's symbols, empty if it is unreadable."""
+        """Return /proc/kallsyms, the symbols of the running kernel; empty if it cannot be read."""
         return self.raw("/proc/kallsyms")
 
     @cached_property
     def config(self) -> str:
-        """Return the kernel's configuration, empty if it is unreadable."""
+        """Return the configuration of the running kernel; empty if it cannot be read."""
         packed = self.raw("/proc/config.gz")
         if packed:
             return gzip.decompress(packed).decode()
@@ -79,7 +80,7 @@ class Facts:
 
 
 def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
-    """Return a passed check with the result of find(), or this status with its error."""
+    """Return a check with the result of find(); if find() fails, with `status` and the error."""
     try:
         return Check(name, "ok", find())
     except Error as err:
@@ -87,7 +88,7 @@ def try_to(name: str, status: str, find: Callable[[], str]) -> Check:
 
 
 def ftrace_points(facts: Facts) -> str:
-    """Return which points work by ftrace instead of hooks, as the loaded module reports them."""
+    """Return which points the loaded module can use by ftrace, as text."""
     tree, points, policies = facts.tree, f"{CONTROL}/points", f"{CONTROL}/policies"
     if not tree.is_dir(points):
         return "the loaded module lists what works"
@@ -99,7 +100,9 @@ def ftrace_points(facts: Facts) -> str:
 
 
 def check_hooks(facts: Facts) -> Check:
-    """Check that the running kernel has the hooks, or supports the points that do without."""
+    """Check that the running kernel has the hooks, or that the module can use points
+    without them.
+    """
     config = "config not readable"
     if facts.config:
         config = ENABLED if ENABLED in facts.config.splitlines() else f"no {ENABLED}"
@@ -119,7 +122,7 @@ def check_hooks(facts: Facts) -> Check:
 
 
 def check_tested(facts: Facts) -> Check:
-    """Check that anon_order was tested on this kernel build, if the point depends on that."""
+    """Check that anon_order was tested on this kernel build, if that is required."""
     tested = facts.text(f"{CONTROL}/kernel_tested")
     if tested != "no":
         text = f"anon_order was tried on this build: {tested}"
@@ -132,7 +135,7 @@ def check_tested(facts: Facts) -> Check:
 
 
 def check_others(facts: Facts) -> Check:
-    """Check whether livepatches or BPF programs use the functions that the module hooks."""
+    """Check whether livepatches or BPF programs use kernel functions that the module hooks."""
     if not facts.tree.exists(HOOKED):
         return Check("others", "ok", "nothing is hooked")
     found = others(facts.tree)
@@ -183,7 +186,7 @@ def check_file(facts: Facts) -> Check:
 
 def check_signature(facts: Facts) -> Check:
     """Check that the module is signed if the kernel accepts only signed modules."""
-    # The EFI variable begins with four bytes of attributes, before its value.
+    # an EFI variable begins with four bytes of attributes
     secure = facts.raw(SECURE_BOOT)[4:5] == b"\1"
     locked = "[none]" not in (facts.text(LOCKDOWN) or "[none]")
     if not secure and not locked and facts.text(SIG_ENFORCE) != "Y":

@@ -23,11 +23,11 @@ POOLS = "/sys/kernel/mm/hugepages"  # of hugetlb
 POOL = {"pages": "nr", "free": "free", "reserved": "resv", "surplus": "surplus"}
 SIZE = re.compile(r"hugepages-(\d+)kB")
 USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
-# The name of the usage file in cgroup v2 and in v1.
+# name of the file with the memory usage, in cgroup v2 and in v1
 CURRENT = ("memory.current", "memory.usage_in_bytes")
 
 Figures = dict[str, str]
-# Pressure figures such as avg10, by resource and kind, such as `memory some`.
+# pressure figures such as avg10, by resource and kind, such as "memory some"
 Pressure = dict[str, Figures]
 
 
@@ -49,13 +49,13 @@ def figures_in(tree: Tree, folder: str) -> Figures:
 
 
 def size_folders(tree: Tree) -> dict[int, str]:
-    """Return the kernel's directory for each folio size, by the size in bytes."""
+    """Return the kernel's directory of each folio size, by size in bytes."""
     found = [SIZE.fullmatch(name) for name in (tree.dirs(THP) if tree.is_dir(THP) else ())]
     return dict(sorted((int(each[1]) << 10, f"{THP}/{each[0]}") for each in found if each))
 
 
 def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
-    """Return the setting and the counters of each folio size, by the size in text."""
+    """Return the settings and counters of each folio size, by size, such as "64 kB"."""
     return {
         f"{size >> 10} kB": {
             "set": figures_in(tree, folder),
@@ -66,12 +66,12 @@ def sizes(tree: Tree) -> dict[str, dict[str, Figures]]:
 
 
 def folios_made(tree: Tree) -> dict[int, int]:
-    """Return how many large folios page faults have allocated since boot, by size in bytes."""
+    """Return the number of large folios that faults have allocated since boot, by size in bytes."""
     return _of_sizes(tree, "anon_fault_alloc")
 
 
 def fallbacks(tree: Tree) -> dict[int, int]:
-    """Return how often faults failed to allocate a size since boot, by size in bytes."""
+    """Return how often faults could not allocate a folio since boot, by size in bytes."""
     return _of_sizes(tree, "anon_fault_fallback")
 
 
@@ -81,7 +81,7 @@ def _of_sizes(tree: Tree, name: str) -> dict[int, int]:
 
 
 def others(tree: Tree) -> Figures:
-    """Return the other files below the kernel's directory of huge pages, by relative path."""
+    """Return the kernel's settings of huge pages that do not belong to a size, by relative path."""
     found = figures_in(tree, THP)
     for name in tree.dirs(THP) if tree.is_dir(THP) else ():
         if not SIZE.fullmatch(name):
@@ -91,7 +91,7 @@ def others(tree: Tree) -> Figures:
 
 
 def pools(tree: Tree) -> dict[str, dict[str, int]]:
-    """Return the hugetlb pools that have pages, with their page counts, by size."""
+    """Return the page counts of hugetlb pools that have pages, by page size."""
     found = {}
     for name in tree.dirs(POOLS) if tree.is_dir(POOLS) else ():
         size, files = SIZE.fullmatch(name), figures_in(tree, f"{POOLS}/{name}")
@@ -102,7 +102,7 @@ def pools(tree: Tree) -> dict[str, dict[str, int]]:
 
 
 def events(tree: Tree, every: bool) -> dict[str, int]:
-    """Return the counters of /proc/vmstat: all of them, or those about memory management."""
+    """Return the counters of /proc/vmstat: all of them, or only those about memory management."""
     pairs = (line.split() for line in tree.read("/proc/vmstat").splitlines())
     return {
         name: int(value)
@@ -123,13 +123,13 @@ def cpu_times(text: str) -> dict[str, float]:
 
 
 def pressure_in(tree: Tree, path: str) -> Pressure:
-    """Return the figures of one pressure file, by kind."""
+    """Return the figures in one pressure file, by kind."""
     lines = (line.split() for line in tree.read(path).splitlines())
     return {kind: dict(word.split("=") for word in words) for kind, *words in lines}
 
 
 def pressure(tree: Tree) -> Pressure:
-    """Return the pressure figures of all resources, empty if the kernel does not have them."""
+    """Return the pressure figures of all resources; {} if the kernel has none."""
     found: Pressure = {}
     for resource in tree.names(PRESSURE) if tree.is_dir(PRESSURE) else ():
         for kind, figures in pressure_in(tree, f"{PRESSURE}/{resource}").items():
@@ -138,14 +138,14 @@ def pressure(tree: Tree) -> Pressure:
 
 
 def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
-    """Return the memory in KiB and the pressure of a cgroup, empty without accounting."""
+    """Return memory in KiB and pressure of a cgroup; {} if the kernel does not account for it."""
     try:
         base = find_cgroup(tree, path).folder
         current = next(each for each in CURRENT if tree.exists(f"{base}/{each}"))
         found = {"memory_kib": float(int(tree.read(f"{base}/{current}")) >> 10)}
         stat = huge_in(read_stat(tree, f"{base}/memory.stat"))
         file = f"{base}/memory.pressure"
-        waits = pressure_in(tree, file) if tree.exists(file) else {}  # not in version 1
+        waits = pressure_in(tree, file) if tree.exists(file) else {}  # version 1 does not have it
     except (Error, StopIteration):
         return {}
     for kind in KINDS:

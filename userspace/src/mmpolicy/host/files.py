@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""All file access of this package. Paths are absolute, below a root that tests can replace."""
+"""All file access of this package. Paths are absolute; tests may put them below another root."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from mmpolicy.host.disk import (
 MODULE = "mmpolicy"
 CONTROL = f"/sys/kernel/{MODULE}"
 MODULE_DIR = f"/sys/module/{MODULE}"
-# The tracing instance of this command exists only while it records.
+# tracing instance of this command, which exists only while it records
 TRACING = f"/sys/kernel/tracing/instances/{MODULE}"
-# This file triggers an action of the kernel, so it is not restored like a knob.
+# a write to this file makes the kernel act, so it is not restored like a knob
 SPLIT = "/sys/kernel/debug/split_huge_pages"
 OURS = (CONTROL, TRACING)
-KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")  # of the kernel itself
+# directories of the kernel's own knobs
+KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")
 TRACING_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root"),
     EPERM: (Exit.DENIED, "run it as root"),
@@ -76,7 +77,7 @@ LOCK_REMEDIES: Remedies = READ_REMEDIES | {
 STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 PRIVATE = 0o600
 KNOB = stat.S_IRUSR | stat.S_IWUSR
-PATIENCE_S = 10.0  # for another writer
+PATIENCE_S = 10.0  # seconds to wait for another writer
 
 
 def parts_of(path: str) -> list[str]:
@@ -89,9 +90,9 @@ def parts_of(path: str) -> list[str]:
 
 
 def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
-    """Return which of the directories contains a file, and the path components from there.
+    """Return the directory of the list that contains a file, and the path components below it.
 
-    Raise an error for a file outside of them.
+    Raise an error for a file outside of all of them.
     """
     for base in folders:
         if path == base == SPLIT:
@@ -103,12 +104,12 @@ def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def split_text(pid: int, start: int, end: int) -> str:
-    """Return the text for split_huge_pages: a process, a range, and the order to split to."""
+    """Return the text to write to split_huge_pages: process, address range, and order 0."""
     return f"{pid},{start:#x},{end:#x},0"
 
 
 class Reader:
-    """An open file for reading at many offsets."""
+    """A file opened for reading at many offsets."""
 
     def __init__(self, path: str) -> None:
         self._path, self._file = path, -1
@@ -129,7 +130,7 @@ class Reader:
             raise explain_file(err, "read", Path(self._path), READ_REMEDIES) from err
 
     def ioctl(self, request: int, argument: bytearray) -> int:
-        """Make an ioctl call on the file, with an argument that is read and written."""
+        """Make an ioctl call on the file; the kernel may change the argument."""
         try:
             return int(fcntl.ioctl(self._file, request, argument))
         except OSError as err:
@@ -137,14 +138,14 @@ class Reader:
 
 
 class Tree:
-    """The files of a host, such as those in /sys and /proc, below a root directory."""
+    """The files of a host, such as in /sys and /proc, below a root directory."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
         self._before = root.rstrip("/")  # any path
 
     def real(self, path: str) -> Path:
-        """Return the path including the root directory."""
+        """Return a path with the root directory in front of it."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
@@ -157,12 +158,12 @@ class Tree:
             return self.real(path).read_bytes()
 
     def read_at(self, path: str, size: int, offset: int = 0) -> bytes:
-        """Return up to size bytes of a file from an offset; less at its end."""
+        """Return up to `size` bytes of a file from an offset; fewer at the end of the file."""
         return self.reader(path).read(size, offset)
 
     def reader(self, path: str) -> Reader:
-        """Open a file for reading at many offsets; it closes with its last reference."""
-        # Joining strings is cheaper than creating a Path, which takes longer than to open.
+        """Open a file for reading at many offsets; it is closed with the last reference."""
+        # joining strings is cheaper than making a Path, which takes longer than open()
         return Reader(f"{self._before}{path}")
 
     def follow(self, path: str) -> Generator[str, None, None]:
@@ -190,7 +191,7 @@ class Tree:
             }
 
     def targets(self, path: str) -> dict[str, str]:
-        """Return the names in a directory with the target of each symbolic link, else ""."""
+        """Return the names in a directory, with the target of each symbolic link, or ""."""
         real = self.real(path)
         with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
             return {
@@ -199,7 +200,7 @@ class Tree:
             }
 
     def links(self, path: str) -> set[str]:
-        """Return the targets of the links in a directory; skip one that is removed meanwhile."""
+        """Return the targets of all links in a directory; skip links that disappear meanwhile."""
         real, found = self.real(path), set()
         with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
             for entry in entries:
@@ -216,9 +217,9 @@ class Tree:
         return os.path.isdir(self.real(path))  # noqa: PTH112 (pathlib raises EACCES)
 
     def inode(self, base: str, path: str = "") -> int:
-        """Return the inode number of a directory at `base` or below it, 0 if it does not exist.
+        """Return the inode number of a directory at `base` or below; 0 if it does not exist.
 
-        Symbolic links and `..` cannot lead out of `base`.
+        No symbolic link and no `..` can lead out of `base`.
         """
         try:
             parts = parts_of(path) if path else []
@@ -229,7 +230,7 @@ class Tree:
 
     @contextmanager
     def _opened(self, base: str, parts: Sequence[str], flags: int) -> Iterator[int]:
-        """Open a path component by component, so that no symbolic link leads out of `base`."""
+        """Open a path component by component, so that no symbolic link can lead out of `base`."""
         file = os.open(self.real(base), os.O_PATH | os.O_DIRECTORY)
         try:
             for number, part in enumerate(parts, start=1):
@@ -253,7 +254,9 @@ class Tree:
         return True
 
     def is_knob(self, path: str) -> bool:
-        """Return whether root can read and write a file; action files are write-only."""
+        """Return whether root can read and write a file; files that trigger an action are
+        write-only.
+        """
         with explained("look at", self.real(path), READ_REMEDIES):
             mode = self.real(path).lstat().st_mode
         return stat.S_ISREG(mode) and mode & KNOB == KNOB
@@ -273,9 +276,9 @@ class Tree:
         return os.geteuid() == 0
 
     def write(self, path: str, value: str) -> None:
-        """Write a value in one call to a file of the control tree or of this command's tracing.
+        """Write a value in one call to a file of the module or of this command's tracing instance.
 
-        Any other file is refused here; whether the value is valid, the kernel decides.
+        Refuse any other file. The kernel checks the value.
         """
         self._put(path, value, OURS, WRITE_REMEDIES)
 
@@ -293,16 +296,17 @@ class Tree:
             self.store(path, value)
 
     def store(self, path: str, value: str) -> None:
-        """Write a value to a file; tests replace this method with a model of the kernel."""
+        """Write a value to a file; tests replace this method by a model of the kernel."""
         place = _below(path, (*OURS, *KNOB_FOLDERS, SPLIT))
         with self._opened(*place, os.O_WRONLY | os.O_TRUNC) as file:
             os.write(file, f"{value}\n".encode())
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Create a tracing instance, which does not affect other users of tracing.
+        """Create a tracing instance for the time of a `with` block; it does not affect other users
+        of tracing.
 
-        If it exists already, a killed command has left it, as the caller holds a lock.
+        An instance that exists already was left by a killed command, as the caller holds a lock.
         """
         with explained("make", self.real(TRACING), TRACING_REMEDIES):
             if self.is_dir(TRACING):
@@ -314,9 +318,9 @@ class Tree:
             self.real(TRACING).rmdir()
 
     def keep(self, path: str, text: str, mode: int = PRIVATE) -> None:
-        """Replace an ordinary file, so that a crash leaves either the old or the new content.
+        """Replace a regular file, so that a crash leaves either the old or the new content.
 
-        The caller holds a lock, so that there is only one writer.
+        The caller holds a lock, so there is only one writer.
         """
         real = self.real(path)
         with explained("write", real, KEEP_REMEDIES):
@@ -326,15 +330,15 @@ class Tree:
             replace_file(real, new, text.encode(), mode, (os.geteuid(), os.getegid()))
 
     def drop(self, path: str) -> None:
-        """Remove an ordinary file."""
+        """Remove a regular file."""
         with explained("remove", self.real(path), KEEP_REMEDIES):
             self.real(path).unlink()
 
     def append(self, path: str, line_of: Callable[[str], str]) -> str:
-        """Append the line that line_of() makes of the file's text, and return the whole text.
+        """Append the line that line_of() returns for the text of the file; return the whole text.
 
-        Writers lock the file, so lines do not mix. A line that a crash truncated stays as it is,
-        on a line of its own. If the disk has no room for the whole line, nothing is written.
+        Writers lock the file, so lines do not mix. After a line that a crash cut short, a new line
+        begins. If the disk has no room for the whole line, nothing is written.
         """
         real = self.real(path)
         with explained("write", real, KEEP_REMEDIES):
@@ -355,7 +359,7 @@ class Tree:
         return text + line
 
     def _open_alone(self, real: Path) -> int:
-        """Open and lock a file for appending; try again if it was replaced in between."""
+        """Open and lock a file for appending; try again if the file was replaced meanwhile."""
         while True:
             file = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, PRIVATE)
             try:
@@ -370,7 +374,7 @@ class Tree:
             os.close(file)
 
     def record(self, path: str) -> dict[str, Any]:
-        """Return the JSON object in a file; empty if the file is unreadable or has none."""
+        """Return the JSON object in a file; {} if the file cannot be read or has none."""
         try:
             found = json.loads(self.read(path))
         except (Error, ValueError):
@@ -378,7 +382,7 @@ class Tree:
         return found if isinstance(found, dict) else {}
 
     def record_of(self, path: str, version: int) -> dict[str, Any]:
-        """Return the record that keep_record() wrote; empty if it has another version."""
+        """Return the record that keep_record() has written; {} if it has another version."""
         record = self.record(path)
         return record if record.pop("version", None) == version else {}
 
@@ -389,11 +393,11 @@ class Tree:
                 yield record
 
     def keep_record(self, path: str, version: int, record: Mapping[str, Any]) -> None:
-        """Write a record that every user may read."""
+        """Write a record, readable for every user, as JSON."""
         self.keep(path, json.dumps({"version": version, **record}, indent=1), 0o644)
 
     def holder(self, path: str) -> str:
-        """Return the text that a lock's holder has written, empty if the lock is free."""
+        """Return the text that the holder of a lock file has written; "" if the lock is free."""
         try:
             file = os.open(self.real(path), os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
@@ -408,9 +412,10 @@ class Tree:
 
     @contextmanager
     def locked(self, path: str, holder: str, wait: float = 0.0) -> Iterator[None]:
-        """Hold a lock file that contains its holder's name; raise an error after `wait` seconds.
+        """Hold a lock file for the time of a `with` block; raise an error if it is not free within
+        `wait` seconds.
 
-        The kernel releases the lock when the holder dies.
+        The file contains the name of the holder. The kernel releases the lock if the holder dies.
         """
         real = self.real(path)
         with explained("lock", real, LOCK_REMEDIES):

@@ -13,24 +13,25 @@ from mmpolicy.host.files import CONTROL, Tree
 HOOKED = f"{CONTROL}/hooked_functions"
 LIVEPATCHES = "/sys/kernel/livepatch"
 TRACED = "/sys/kernel/tracing/enabled_functions"
-CALLS = re.compile(r"^(\S+) .*\n\tdirect-->(\S+?)\+", re.MULTILINE)  # who calls whom first
+# a hooked function, and the function that it calls first
+CALLS = re.compile(r"^(\S+) .*\n\tdirect-->(\S+?)\+", re.MULTILINE)
 OURS = "mmp_"
 
 
 class Hooked(NamedTuple):
-    """A kernel function that is hooked while a policy is chosen at its point."""
+    """A kernel function that is hooked while any profile has a policy at its point."""
 
     point: str
     function: str
 
 
 def hooked_functions(tree: Tree) -> list[Hooked]:
-    """Return all hooked functions; empty if the kernel has hooks of its own."""
+    """Return all functions that the module hooks; [] on a kernel with the module's hooks."""
     return [Hooked(*line.split()) for line in tree.read(HOOKED).splitlines()]
 
 
 def _livepatches(tree: Tree) -> dict[str, list[str]]:
-    """Return the functions of the kernel that livepatches replace, with the livepatches."""
+    """Return the kernel functions that livepatches replace, with the names of the livepatches."""
     found: dict[str, list[str]] = {}
     for patch in tree.dirs(LIVEPATCHES) if tree.is_dir(LIVEPATCHES) else []:
         path = f"{LIVEPATCHES}/{patch}/vmlinux"
@@ -40,9 +41,12 @@ def _livepatches(tree: Tree) -> dict[str, list[str]]:
 
 
 def others(tree: Tree) -> dict[str, list[str]]:
-    """Return the hooked functions that livepatches or BPF programs use, too."""
+    """Return the functions of the module's list that livepatches or BPF programs also use, with
+    their users.
+    """
     found = _livepatches(tree)
-    with suppress(Error):  # Without tracefs, or permission to read it, only livepatches are found.
+    # only livepatches are found without tracefs, or without permission to read it
+    with suppress(Error):
         for function, entry in CALLS.findall(tree.read(TRACED)):
             if not entry.startswith(OURS):
                 found.setdefault(function, []).append(entry)

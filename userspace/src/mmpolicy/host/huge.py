@@ -11,21 +11,21 @@ from mmpolicy.host.cgroups import charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import printable
 
-# These kinds of memory have a line for huge pages in memory.stat.
+# kinds of memory with a line for huge pages in memory.stat
 KINDS = ("anon", "shmem", "file")
-V1 = {  # The names of these lines in cgroup v1, where descendants are included.
+V1 = {  # names of these lines in cgroup v1, where they include descendants
     "total_rss": "anon", "total_rss_huge": "anon_thp",
     "total_shmem": "shmem", "total_cache": "file",
 }  # fmt: skip
-# A virtual machine monitor has such an open file, or this word in its name.
+# open file of a process that runs a virtual machine, or a word in its name
 VM, VMM = "anon_inode:kvm-vm", "qemu"
-SMALL = 1024  # A process with fewer pages is not a virtual machine.
-# Returns the resident memory of a process and its part in huge pages, in kB.
+SMALL = 1024  # a process with fewer pages is not taken for a virtual machine
+# a function that returns the resident memory of a process, and the part in huge pages, in kB
 HugeOf = Callable[[Tree, int], "tuple[int, int | None]"]
 
 
 class Huge(NamedTuple):
-    """The memory of a cgroup and its part in huge pages, in bytes by kind."""
+    """Memory of a cgroup, and the part in huge pages, in bytes by kind."""
 
     memory: dict[str, int]
     huge: dict[str, int]
@@ -43,7 +43,7 @@ class Machine(NamedTuple):
     pid: int
     name: str
     rss_kib: int
-    huge_kib: int | None  # The size is None if determining it would stop the process for too long.
+    huge_kib: int | None  # None if measuring it would stop the process for too long
     huge_percent: float | None
 
 
@@ -75,7 +75,7 @@ def huge_of_cgroups(tree: Tree) -> dict[str, Huge]:
         try:
             if tree.exists(file):
                 found[each.name] = huge_in(read_stat(tree, file))
-        except Error:  # The cgroup was removed in the meantime.
+        except Error:  # the cgroup was removed meanwhile
             continue
     return found
 
@@ -87,7 +87,7 @@ class Machines(NamedTuple):
     denied: list[Error]
 
     def note(self) -> str:
-        """Return how many processes could not be read and why, empty if all could."""
+        """Return how many processes could not be read, and why; "" if all could."""
         if not self.denied:
             return ""
         first = self.denied[0]
@@ -96,7 +96,7 @@ class Machines(NamedTuple):
 
 
 def machines(tree: Tree, huge_of: HugeOf) -> Machines:
-    """Return the virtual machines of the host; `huge_of` measures the memory of each."""
+    """Return the virtual machines of the host; huge_of() measures the memory of each."""
     result = Machines([], [])
     for name in filter(str.isdigit, tree.inodes("/proc")):
         try:
@@ -104,7 +104,7 @@ def machines(tree: Tree, huge_of: HugeOf) -> Machines:
                 result.found.append(_machine(tree, int(name), huge_of))
         except Error as err:
             if err.exit_code == Exit.DENIED:
-                result.denied.append(err)  # Other errors mean that the process has ended.
+                result.denied.append(err)  # other errors mean that the process has ended
     return result
 
 

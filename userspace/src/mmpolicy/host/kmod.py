@@ -14,7 +14,7 @@ from mmpolicy.errors import Error, Exit, Remedies, explain
 
 LIBRARY = "libkmod.so.2"
 FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
-# Both the flag KMOD_PROBE_APPLY_BLACKLIST and the result for a blacklisted module.
+# the flag KMOD_PROBE_APPLY_BLACKLIST, and the result for a blacklisted module
 APPLY_BLACKLIST = 0x20000
 
 LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
@@ -25,7 +25,7 @@ INSERT_REMEDIES: Remedies = {
     errno.EINVAL: (Exit.REFUSED, "dmesg | grep mmpolicy | tail -n1"),
     errno.EPERM: DENIED,
     errno.EACCES: DENIED,
-    errno.ENOENT: UNFIT,  # an unknown symbol
+    errno.ENOENT: UNFIT,  # unknown symbol: the module is for another kernel
     errno.ENODEV: UNFIT,
     errno.EOPNOTSUPP: UNFIT,
     errno.ENOSYS: (Exit.LACKING, "boot a kernel with CONFIG_MODULES=y"),
@@ -76,11 +76,11 @@ class Kmod:
     def __init__(self, directory: str | None = None, lib: Any = None) -> None:
         self._directory = directory
         self._lib = lib or open_library()
-        # The context lives as long as the process, so it is never freed.
+        # the context is used until the process ends, so it is never freed
         self._context = self._lib.kmod_new(directory and directory.encode(), None)
         if not self._context:
             raise Error("libkmod: no context", Exit.FAILED, "see if /lib/modules can be read")
-        self._lib.kmod_set_log_priority(self._context, 0)  # we report errors ourselves
+        self._lib.kmod_set_log_priority(self._context, 0)  # this command prints the errors itself
 
     @contextmanager
     def _module(self, name: str) -> Iterator[c_void_p]:
@@ -116,7 +116,7 @@ class Kmod:
                 self._lib.kmod_module_info_free_list(head)
 
     def _entries(self, head: c_void_p) -> Iterator[int | c_void_p]:
-        # A null pointer converts to false, which ends the loop.
+        # a null pointer is false, which ends the loop
         entry: int | c_void_p | None = head
         while entry:
             yield entry

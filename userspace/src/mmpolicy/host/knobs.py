@@ -11,25 +11,27 @@ from fnmatch import fnmatch
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
-ACTIONS = ("stat_refresh",)  # Reading one of these files triggers an action.
-SIZE = "hugepages-"  # The directory of each folio size begins with this.
+ACTIONS = ("stat_refresh",)  # files of which a read triggers an action
+SIZE = "hugepages-"  # beginning of the name of the directory of each folio size
 
 Values = dict[str, str]  # by path
 
 
 def chosen(text: str) -> str:
-    """Return the marked word of a text like `[process] cgroup`, or the text if none is marked."""
+    """Return the word in brackets of a text such as `[process] cgroup`; the whole text without
+    brackets.
+    """
     marked = [word for word in text.split() if word.startswith("[") and word.endswith("]")]
     return marked[0].strip("[]") if len(marked) == 1 else text
 
 
 def read_knob(tree: Tree, path: str) -> str:
-    """Return the value of a knob, in the form that can be written to it."""
+    """Return the value of a knob, in the form in which it can be written."""
     return " ".join(chosen(tree.read(path)).split())
 
 
 def read_knobs(tree: Tree) -> Values:
-    """Return all knobs that are readable; others could not be restored later."""
+    """Return the values of all knobs that can be read; other knobs could not be restored."""
     found: Values = {}
     for path in (path for folder in KNOB_FOLDERS for path in _walk(tree, folder)):
         try:
@@ -51,9 +53,9 @@ def _walk(tree: Tree, folder: str) -> Iterator[str]:
 
 
 def names_of(path: str) -> list[str]:
-    """Return the names that an operator may use for a knob, the usual one first.
+    """Return the names by which a user may call a knob, the usual name first.
 
-    An example is `transparent_hugepage/defrag`, its full path, and `defrag`.
+    For example: `transparent_hugepage/defrag`, the full path, and `defrag`.
     """
     folder = next(each for each in KNOB_FOLDERS if path.startswith(f"{each}/"))
     above = folder.rpartition("/")[0]
@@ -91,7 +93,9 @@ def choices(tree: Tree, path: str) -> list[str]:
 
 
 def check_value(tree: Tree, path: str, value: str) -> str:
-    """Return the value if the knob accepts it; raise an error if it is not one of its words."""
+    """Return the value if the knob accepts it; raise an error for a word that the knob does not
+    list.
+    """
     text = tree.read(path)
     if chosen(text) != text:
         pick(f"value of {names_of(path)[0]}", value, choices(tree, path))

@@ -44,7 +44,7 @@ def reload_units() -> None:
 
 
 def tell_ready() -> None:
-    """Report to systemd that this service has started, if systemd waits for that."""
+    """Tell systemd that this service has started, if systemd waits for that."""
     import socket
 
     address = os.environ.pop("NOTIFY_SOCKET", "")
@@ -70,7 +70,9 @@ def start_unit(words: Sequence[str]) -> None:
 
 
 def start_path_unit(unit: str, words: Sequence[str]) -> None:
-    """Make systemd start a command when a file appears, by an installed or a transient unit."""
+    """Make systemd start a command when a file appears: by the installed unit, or else by a
+    transient one.
+    """
     import subprocess
 
     try:
@@ -84,7 +86,7 @@ def start_path_unit(unit: str, words: Sequence[str]) -> None:
 
 
 def enable_unit(unit: str) -> None:
-    """Let systemd run an installed unit, now and after each boot."""
+    """Enable an installed systemd unit and start it."""
     import subprocess
 
     hint = f"install the package mmpolicy, which has {unit}"
@@ -99,7 +101,7 @@ def enable_unit(unit: str) -> None:
 
 
 class Hardware(NamedTuple):
-    """The hardware and the kernel that measurements depend on; None if unknown."""
+    """Hardware and kernel, on which measurements depend; None for what is unknown."""
 
     machine: str
     cpus: int | None
@@ -123,7 +125,7 @@ def hardware_of(tree: Tree) -> Hardware:
 
 
 class Host:
-    """Access to files, modules, time, log and units of a host; tests replace them with models."""
+    """Files, modules, time, log and systemd of a host; tests replace them by models."""
 
     def __init__(
         self,
@@ -153,7 +155,7 @@ class Host:
 
     @property
     def advice(self) -> Advice:
-        """Return the object for advice about memory; ctypes is imported only when needed."""
+        """Return the object that calls madvise(); ctypes is imported only when it is needed."""
         from mmpolicy.host.advice import Advice
 
         self._advice = self._advice or Advice()
@@ -168,7 +170,7 @@ class Host:
         return self.tree.read("/proc/sys/kernel/osrelease")
 
     def kmod(self) -> Kmod:
-        """Return libkmod for this host; ctypes is imported only when needed."""
+        """Return libkmod for this host; ctypes is imported only when it is needed."""
         from mmpolicy.host.kmod import Kmod
 
         if not self._kmod:

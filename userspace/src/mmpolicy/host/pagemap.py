@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Read the page tables of a process from /proc/PID/pagemap.
 
-There are two ways: `PAGEMAP_SCAN` (Linux 6.7) walks a range and returns what is mapped, and the
-file itself has eight bytes for each page. The kernel holds the mmap_lock of the process meanwhile:
-for the file during at most 2 MB, for PAGEMAP_SCAN until it has found the requested number of pages
-or regions, or has reached the end of the range.
+There are two ways: the ioctl PAGEMAP_SCAN (Linux 6.7) walks a range and returns the mapped
+regions; the file itself has eight bytes for each page. Meanwhile the kernel holds the mmap_lock of
+the process: for a read of the file, during at most 2 MB; for PAGEMAP_SCAN, until it has found the
+requested number of pages or regions, or has reached the end of the range.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mmpolicy.host.files import Tree
 PAGE = 4096
 SCAN = 0xC0606610  # The ioctl number of linux/fs.h: _IOWR('f', 16, struct pm_scan_arg).
 ARGUMENT = struct.Struct("=12Q")
-REGIONS = 512  # The kernel releases the mmap_lock after this many regions.
-PIECE = 4096  # This many entries of the file are read at once.
+REGIONS = 512  # regions of one scan; the kernel releases mmap_lock after so many
+PIECE = 4096  # entries of the file that are read at once
 
 # Categories of PAGEMAP_SCAN
 FILE, PRESENT, SWAPPED, ZERO, HUGE, GUARD = 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 8
 ANY = PRESENT | SWAPPED
 KNOWN = FILE | PRESENT | SWAPPED | ZERO | HUGE
 
-# The bits of one entry of the file.
+# bits of an entry of the file
 ENTRY_PRESENT, ENTRY_SWAPPED, ENTRY_FILE, ENTRY_GUARD = 1 << 63, 1 << 62, 1 << 61, 1 << 58
 ENTRY_EXCLUSIVE, FRAME = 1 << 56, (1 << 55) - 1
 RUNS = re.compile(rb"([\x01-\xff])\1*", re.DOTALL)
@@ -52,11 +52,11 @@ CLASSES = bytes(_class_of(high) for high in range(256))
 
 
 class Region(NamedTuple):
-    """Adjacent pages of the same categories, from a start to an end address."""
+    """Adjacent pages with the same categories, from a start to an end address."""
 
     start: int
     end: int
-    # The categories are a bit mask of FILE, PRESENT, SWAPPED, ZERO, HUGE and GUARD.
+    # bit mask of FILE, PRESENT, SWAPPED, ZERO, HUGE and GUARD
     categories: int
 
     @property
@@ -71,7 +71,8 @@ class Pagemap:
     def __init__(self, tree: Tree, pid: int | str) -> None:
         self._file = tree.reader(f"/proc/{pid}/pagemap")
         self._out = array("Q", bytes(24 * REGIONS))
-        self.can_scan = True  # The first scan sets this to false if the kernel does not support it.
+        # the first scan sets it to False if the kernel does not support scanning
+        self.can_scan = True
         self._guards = GUARD
 
     def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
@@ -92,7 +93,7 @@ class Pagemap:
                 break
             except Error as err:
                 if err.errno == EINVAL and guards:
-                    self._guards = 0  # Linux before 6.16
+                    self._guards = 0  # Linux before 6.16 does not know guard pages
                 elif err.errno in (ENOTTY, ENOSYS):
                     self.can_scan = False
                     return [], start
@@ -105,14 +106,16 @@ class Pagemap:
         return found, ARGUMENT.unpack(argument)[4]
 
     def _without_guards(self, region: Region) -> Iterator[Region]:
-        """Yield a region split by kind, as the scan reports guard pages as swapped ones."""
+        """Yield a region split by kind, as a scan without GUARD reports guard pages as swapped."""
         if region.categories & SWAPPED:
             yield from self.regions(region.start, region.end)
         else:
             yield region
 
     def raw_entries(self, start: int, pages: int) -> bytes:
-        """Return the file's entries of some pages from an address; fewer at its end."""
+        """Return the entries of the file for some pages from an address on; fewer at the end of
+        the file.
+        """
         raw = self._file.read(pages * 8, start // PAGE * 8)
         return raw[: len(raw) // 8 * 8]
 

@@ -26,7 +26,8 @@ def check_process(tree: Tree, pid: int | str) -> None:
 
 
 def find_process(tree: Tree, given: str) -> int:
-    """Return a process by its number, its program's name, or its service with one process.
+    """Return the PID of a process, given by its PID, by its program's name, or by its service if
+    this has one process.
 
     If several processes match, the error lists them, the largest first.
     """
@@ -52,14 +53,14 @@ def find_process(tree: Tree, given: str) -> int:
 
 
 def _name(tree: Tree, pid: str) -> str:
-    """Return the name of a process; if the kernel cut it at 15 bytes, from its command line."""
+    """Return the name of a process, from its command line if the kernel has cut it at 15 bytes."""
     try:
         name = tree.read(f"/proc/{pid}/comm")
         if len(name) < NAME_BYTES:
             return name
         words = tree.read(f"/proc/{pid}/cmdline").split("\0")
         return words[0].rpartition("/")[2] or name
-    except Error:  # it has just ended
+    except Error:  # the process has just ended
         return ""
 
 
@@ -83,14 +84,14 @@ def start_of(tree: Tree, pid: int) -> int | None:
         stat = tree.read(f"/proc/{pid}/stat")
     except Error:
         return None
-    # The name in parentheses may contain spaces and parentheses, so split after the last one.
+    # the name in parentheses may contain spaces and parentheses, so split after the last one
     fields = stat.rpartition(")")[2].split()
     start = fields[19] if len(fields) > 19 else ""
     return int(start) if start.isdigit() else None
 
 
 def cgroup_of(tree: Tree, pid: int) -> str:
-    """Return the version 2 cgroup of a process, which policies use; empty without cgroup v2."""
+    """Return the cgroup v2 of a process, which decides about its profile; "" without cgroup v2."""
     lines = os.fsdecode(tree.read_bytes(f"/proc/{pid}/cgroup")).splitlines()
     path = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "")
     found = unified_of(hierarchies(tree)) if path else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Free memory: blocks of 2 MB on each NUMA node, and the room below limits of cgroups."""
+"""Free memory: 2 MB blocks on each NUMA node, and the room below the limits of cgroups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK_ORDER = 9
 ZONE = re.compile(r"^Node (\d+), zone +(\S+)", re.MULTILINE)
 FIGURE = re.compile(r"^ +(?:pages )?(free|high|spanned|managed|start_pfn:?) +(\d+)$", re.MULTILINE)
 PROTECTION = re.compile(r"^ +protection: \(.*?(\d+)\)$", re.MULTILINE)
-LIMITS = {  # The files with the limits of a cgroup, by the file with its usage.
+LIMITS = {  # files with the limits of a cgroup, by the file with its usage
     "memory.current": ("memory.max", "memory.high"),
     "memory.usage_in_bytes": ("memory.limit_in_bytes",),
 }
@@ -26,7 +26,7 @@ class Node(NamedTuple):
     """A NUMA node, with sizes in blocks of 2 MB."""
 
     number: int
-    free_blocks: int  # This many blocks can be allocated without reclaim.
+    free_blocks: int  # number of blocks that can be allocated without reclaim
     all_blocks: int
 
 
@@ -38,8 +38,9 @@ class Zone(NamedTuple):
     spanned: int
     managed: int
     free: int
-    kept: int  # not for memory of programs: the high watermark, and what is kept for devices
-    blocks: int  # The number of free blocks of 2 MB.
+    # pages that programs cannot get: below the high watermark, or reserved for lower zones
+    kept: int
+    blocks: int  # number of free 2 MB blocks
 
 
 def read_zones(tree: Tree) -> list[Zone]:
@@ -60,7 +61,7 @@ def read_zones(tree: Tree) -> list[Zone]:
     for number, head in enumerate(parts):
         figures: dict[str, int] = {}
         for name, value in FIGURE.findall(zoneinfo, head.end(), ends[number]):
-            # Lines of per-CPU lists follow, and have the same names.
+            # lines of the per-CPU lists follow, with the same names
             figures.setdefault(name.rstrip(":"), int(value))
         protection = PROTECTION.search(zoneinfo, head.end(), ends[number])
         found.append(
@@ -90,18 +91,20 @@ def node_of(zones: list[Zone], frame: int) -> Node | None:
 
 
 def limited_folders(tree: Tree, pid: int) -> list[str]:
-    """Return the cgroup directories that limit the memory of a process, the nearest first."""
+    """Return the directories of the cgroups that limit the memory of a process, the
+    nearest first.
+    """
     try:
         name = PurePosixPath(Charged(tree).name(pid))
         names = [str(each) for each in (name, *name.parents)]
         folders = [folder for each in names for folder in cgroup_folders(tree, each)]
-    except Error:  # no hierarchy is mounted
+    except Error:  # no cgroup hierarchy is mounted
         return []
     return [each for each in folders if any(tree.exists(f"{each}/{file}") for file in LIMITS)]
 
 
 def room_in(tree: Tree, folder: str) -> int | None:
-    """Return how many bytes a cgroup may still be charged, None without a limit."""
+    """Return the bytes left below the limit of a cgroup; None without a limit."""
     for current, limits in LIMITS.items():
         try:
             used = int(tree.read(f"{folder}/{current}"))

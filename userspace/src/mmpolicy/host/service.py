@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Ask systemd whether a service is being changed, and detect that it was restarted or reloaded.
+"""Ask systemd whether a service is being changed, and detect its restart or reload.
 
-If systemd does not answer, as in a container, a change of the service's policy is permitted.
+If systemd does not answer, as in a container, the service counts as not being changed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-SETTLED_S = 30.0  # A main process that is younger than this may still be filling its memory.
-LOOK_S = 5.0  # The interval between two queries of systemd.
-STEADY = ("active", "inactive", "failed")  # states between two jobs
-# These properties change with a restart, a reload or a new main process.
+SETTLED_S = 30.0  # age in seconds up to which a main process may still be filling its memory
+LOOK_S = 5.0  # seconds between two queries of systemd
+STEADY = ("active", "inactive", "failed")  # states of a unit that systemd is not changing
+# properties that change with a restart, a reload or a new main process
 MARKS = ("InvocationID", "MainPID", "StateChangeTimestampMonotonic")
 DEPENDANTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "WantedBy")
 STATE = ("Id", "ActiveState", "SubState", "Job", "ExecMainStartTimestampMonotonic")
@@ -45,7 +45,7 @@ def _properties(show: Show, names: Sequence[str], units: Sequence[str]) -> list[
 
 @dataclass(frozen=True)
 class Service:
-    """The properties of a unit at one moment."""
+    """Properties of a systemd unit at one moment."""
 
     unit: str
     found: dict[str, str]
@@ -66,7 +66,7 @@ class Service:
         return [unit for name in DEPENDANTS for unit in self.found.get(name, "").split()]
 
     def changing(self) -> str:
-        """Return in words how the service is being changed now; empty if it is not."""
+        """Return how systemd is changing the service now, as text; "" if it is not."""
         state, job = self.found.get("ActiveState", STEADY[0]), self.found.get("Job", "")
         if state not in STEADY:
             return f"{self.unit} is {state}"
@@ -96,7 +96,7 @@ def failed_dependants(show: Show, service: Service) -> Iterator[str]:
 
 
 class Watch:
-    """Detects that a service was restarted or reloaded during a run."""
+    """Detects a restart or reload of a service during a run."""
 
     def __init__(self, show: Show, clock: Callable[[], float], unit: str) -> None:
         self._show, self._clock, self._unit = show, clock, unit
@@ -104,17 +104,17 @@ class Watch:
         self._due = clock() + LOOK_S
 
     def __call__(self) -> str:
-        """Return the reason to end the run, empty if there is none."""
+        """Return the reason to end the run, or ""."""
         if not self._first.found or self._clock() < self._due:
             return ""
         self._due = self._clock() + LOOK_S
         now = Service.ask(self._show, self._unit)
-        if not now.found:  # No answer may mean that systemd is being restarted.
+        if not now.found:  # no answer may mean that systemd itself is being restarted
             return ""
         return now.changing() or self._changed(now) or next(failed_dependants(self._show, now), "")
 
     def _changed(self, now: Service) -> str:
-        """Return in words how the service changed since the beginning."""
+        """Return how the service has changed since the run began, as text."""
         words = ("was started anew", "has another main process", "was reloaded, or changed state")
         for old, new, text in zip(self._first.marks, now.marks, words):
             if old != new:

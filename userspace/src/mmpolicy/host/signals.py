@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from mmpolicy.errors import Error
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SHELL = 128  # A shell adds this to a signal number to form the exit code.
+SHELL = 128  # added to a signal's number for the exit code, as shells do
 
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
-    """Record signals in a list instead of dying; signals ignored by nohup remain ignored."""
+    """Collect signals in a list instead of dying; signals that nohup ignores stay ignored."""
     caught: list[int] = []
 
     def note(number: int, _frame: object) -> None:

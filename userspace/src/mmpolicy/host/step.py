@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One write of a dry run."""
+"""One write that a dry run prints."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class Step(NamedTuple):
     wanted: str
 
     def line(self) -> str:
-        """Return it for people."""
+        """Return the step as a line of text."""
         return f"{self.path} <- {self.value}  ({self.now} -> {self.wanted})"

@@ -2,8 +2,8 @@
 """Read systemd's unit files, and find the cgroups of running units.
 
 systemd.unit(5) has the rules: a template `worker@.service` has instances `worker@NAME.service`,
-and a link to another unit's file is an alias of that unit. systemd puts an underscore in front of
-a cgroup's name that could be mistaken for a file of the kernel.
+and a link to the file of another unit is an alias of that unit. If the name of a unit's cgroup
+could be mistaken for a file of the kernel, systemd puts an underscore before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cached_property
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
-# The unit directories in order of precedence, as `systemd-analyze unit-paths` prints them.
+# directories of unit files in order of precedence, as `systemd-analyze unit-paths` prints them
 FOLDERS = (
     "/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient",
     "/run/systemd/generator.early", "/etc/systemd/system", "/run/systemd/system",
@@ -29,13 +29,13 @@ USER_FOLDERS = (
     "/etc/systemd/user", "/run/systemd/user", "/usr/local/lib/systemd/user",
     "/usr/lib/systemd/user",
 )  # fmt: skip
-# The path of a cgroup that the host's systemd manages, not a user's or a container's.
+# path of a cgroup that the host's systemd manages, not one of a user or a container
 HOSTS_OWN = re.compile(r"(?:/[^/]+\.slice)*/[^/]+")
 THP_SETTING = re.compile(r"^MemoryTHP=(\w*)\s*$", re.MULTILINE)
 KINDS = re.compile(r".+\.(service|slice|scope)")
 INSTANCE = re.compile(r"([^@]+@)([^/]+)(\.[a-z]+)")
-MOST_LINKS = 8  # The longest chain of links from an alias to its unit.
-# The kernel has files of these names, so a cgroup may not have them (cgroup-util.c).
+MOST_LINKS = 8  # longest chain of links from an alias to its unit
+# names that a cgroup cannot have, as the kernel has files of these names (cgroup-util.c)
 TAKEN = re.compile(r"(?:[_.].*|notify_on_release|release_agent|tasks|cgroup\..*)")
 CONTROLLERS = (
     "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids", "hugetlb", "misc",
@@ -44,12 +44,12 @@ CONTROLLERS = (
 
 
 def is_template(unit: str) -> bool:
-    """Return whether a name is that of a template, which itself does not run."""
+    """Return whether a name belongs to a template unit, which itself never runs."""
     return "@." in unit
 
 
 def template_of(unit: str) -> str:
-    """Return the template of an instance, empty for another unit."""
+    """Return the template of an instance; "" for another unit."""
     found = INSTANCE.fullmatch(unit)
     return f"{found[1]}{found[3]}" if found else ""
 
@@ -61,13 +61,13 @@ def cgroup_name(unit: str) -> str:
 
 
 def unit_of(cgroup: str) -> str:
-    """Return the service whose cgroup this is or contains this one, empty without one."""
+    """Return the service whose cgroup is the given one or contains it; "" without one."""
     parts = reversed(cgroup.split("/"))
     return next((part for part in parts if part.endswith(".service")), "")
 
 
 def memory_thp(tree: Tree, unit: str) -> str:
-    """Return MemoryTHP= of a service (systemd 260 and later); empty without it.
+    """Return MemoryTHP= of a service (systemd 260 and later); "" if it is not set.
 
     A running service may have been started with an older setting.
     """
@@ -88,25 +88,25 @@ def _texts_of(tree: Tree, unit: str) -> Iterator[str]:
                 drop_ins |= {file: f"{folder}/{file}" for file in tree.names(folder)}
     main = next(filter(tree.exists, whole), "")
     for path in filter(None, [main, *(drop_ins[file] for file in sorted(drop_ins))]):
-        with suppress(Error):  # The path may be no file, or may have been removed.
+        with suppress(Error):  # the path may belong to no file, or to a removed one
             yield tree.read(path)
 
 
 class Units:
-    """The units of a host; unit files and cgroups are read once, when needed."""
+    """The units of a host; unit files and cgroups are read once, when first needed."""
 
     def __init__(self, tree: Tree, paths: Callable[[], Mapping[str, str]]) -> None:
         self.tree = tree
-        self._paths = paths  # Returns the paths of all cgroups by id.
+        self._paths = paths  # a function that returns the paths of all cgroups by id
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Return the names of all unit files; for a link, with the name of its target."""
+        """Return the names of all unit files; a link has the name of its target."""
         return dict(self._files(FOLDERS))
 
     @cached_property
     def user_files(self) -> set[str]:
-        """Return the units of user managers, which ignore the system's drop-ins."""
+        """Return the units of user managers, which do not read the system's drop-ins."""
         return set(dict(self._files(USER_FOLDERS))) - set(self.files)
 
     def _files(self, folders: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -122,7 +122,7 @@ class Units:
         found = defaultdict[str, list[int]](list)
         try:
             paths = self._paths()
-        except Error:  # No cgroup hierarchy is mounted that a policy could be bound in.
+        except Error:  # no cgroup hierarchy is mounted in which a profile could be bound
             return found
         for number, path in paths.items():
             if HOSTS_OWN.fullmatch(path):
@@ -130,7 +130,7 @@ class Units:
         return found
 
     def primary(self, unit: str) -> str:
-        """Return the unit that a name refers to, which may be an alias."""
+        """Return the unit that a name stands for; the name may be an alias."""
         for _ in range(MOST_LINKS):
             file = unit if unit in self.files else template_of(unit)
             target = self.files.get(file, "")
@@ -141,7 +141,7 @@ class Units:
         return unit
 
     def running(self, unit: str) -> dict[str, int]:
-        """Return the ids of the cgroups of a unit or of all instances of a template, by unit."""
+        """Return the ids of the cgroups of a unit, or of all instances of a template, by unit."""
         if not is_template(unit):
             found = self._cgroups.get(cgroup_name(unit))
             return {unit: found[0]} if found else {}
@@ -158,7 +158,7 @@ class Units:
         )
 
     def close(self, unit: str) -> str:
-        """Return the known unit with the most similar name, empty if none is similar."""
+        """Return the known unit with the most similar name; "" if none is similar."""
         stem, _, kind = (template_of(unit) or unit).rpartition(".")
         instances = {template_of(name) for name in self._cgroups} - {""}
         known = [*self.files, *instances, *filter(KINDS.fullmatch, self._cgroups)]
@@ -186,7 +186,7 @@ def unknown_unit(units: Units, unit: str) -> Error:
 
 
 def missing_unit(units: Units, given: str) -> Error | None:
-    """Return why a unit has no cgroup: it is stopped or unknown; None if this is no unit's name."""
+    """Return the error that a unit is stopped or unknown; None if the name belongs to no unit."""
     unit = given if KINDS.fullmatch(given) else f"{given}.service"
     if not given or "/" in given or not units.files:
         return None

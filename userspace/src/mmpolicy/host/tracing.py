@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Record the module's tracepoints: decisions for a process, and those of a BPF program."""
+"""Record the module's tracepoints: decisions about a process, or calls of a BPF program."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from mmpolicy.host.files import MODULE, TRACING, Tree
 from mmpolicy.host.processes import check_process
 
 EVENTS = f"{TRACING}/events/{MODULE}"
-BUFFER_KB = "8192"  # for each CPU
+BUFFER_KB = "8192"  # kB of the trace buffer for each CPU
 LOCK = "/run/mmpolicy/tracing.lock"
 LINE = re.compile(
     r": mmpolicy_anon_(order|shadow): addr=([0-9a-f]+) site=(\w+) order=(\d+) reason=(\w+)"
 )
 LOST = re.compile(r"entries-in-buffer/entries-written: (\d+)/(\d+)")
-# A line of the trace that a BPF program's policy causes.
+# a line of the trace that comes from a policy in BPF
 TOLD = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\] .*: mmpolicy_bpf_(\w+): policy=\S+ (.*)")
 LOST_JUST_NOW = re.compile(r"CPU:\d+ \[LOST (\d+) EVENTS\]")
 QUESTION = "question"
 
 
 class Decision(NamedTuple):
-    """The policy's decision for one page fault, with the reason."""
+    """A policy's decision about one page fault, with the reason."""
 
-    shadow: bool  # True if the decision is by the shadow policy, which is not obeyed.
+    shadow: bool  # True for a decision of the shadow policy, which is not applied
     address: int
     order: int
     reason: str
 
 
 class Recorded(NamedTuple):
-    """The decisions that were recorded in a period."""
+    """The decisions recorded during a time."""
 
     decisions: list[Decision]
     lost: int
 
 
 class Told(NamedTuple):
-    """A call of a BPF program with its result, or a call by the program."""
+    """A call of a BPF program with its result, or a kfunc call by the program."""
 
     task: str
     pid: int
-    event: str  # the point, or QUESTION
+    event: str  # name of the point, or QUESTION for a kfunc call
     facts: dict[str, str]
 
 
 def record(tree: Tree, pid: int, wait: Callable[[], None]) -> Recorded:
-    """Return the decisions for a process and its threads until wait() has returned."""
+    """Record the decisions about a process and its threads until wait() returns."""
     check_process(tree, pid)
     with _instance(tree):
         tree.write(f"{TRACING}/options/event-fork", "1")
@@ -63,7 +63,9 @@ def record(tree: Tree, pid: int, wait: Callable[[], None]) -> Recorded:
 
 
 def follow(tree: Tree, policy: str) -> Generator[Told | int, None, None]:
-    """Yield the calls of a policy's BPF program and by it; a number is how many were lost."""
+    """Yield the calls of a policy's BPF program and its kfunc calls; a number is the count of lost
+    ones.
+    """
     with _instance(tree):
         events = _events(tree, "bpf")
         for name in events:
@@ -104,7 +106,7 @@ def _enabled(tree: Tree, events: list[str]) -> Iterator[None]:
 
 
 def parse(text: str) -> Recorded:
-    """Return the decisions in a trace. A fault in an empty page middle directory causes two."""
+    """Return the decisions in a trace. A fault in an empty PMD causes two of them."""
     decisions = [
         Decision(kind == "shadow", int(address, 16), int(order), reason)
         for kind, address, site, order, reason in LINE.findall(text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Detect settings of huge pages that do not have the effect that they seem to have."""
+"""Detect settings of huge pages that have another effect than users expect."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import chosen
 from mmpolicy.host.machine import hardware_of
 
-BOOT_NEVER = 512 << 20  # A kernel that boots with less memory than this sets huge pages to never.
+BOOT_NEVER = 512 << 20  # bytes of memory below which a booting kernel sets huge pages to never
 PMD = f"{THP}/hugepages-2048kB/enabled"
 KSM = "/sys/kernel/mm/ksm"
 TUNED = "/etc/tuned/active_profile"
 TUNED_PLACES = ("/etc/tuned", "/etc/tuned/profiles", "/usr/lib/tuned", "/usr/lib/tuned/profiles")
 SETS = re.compile(r"^\s*transparent_hugepages?\s*=\s*(\w+)", re.MULTILINE)
 INCLUDES = re.compile(r"^\s*include\s*=\s*([\w-]+)", re.MULTILINE)
-DEEP = 5  # TuneD profiles can include each other up to this depth.
+DEEP = 5  # largest depth of TuneD profiles that include each other
 
 
 class Trap(NamedTuple):
-    """A misleading setting: the fact, and what to do about it."""
+    """A misleading setting: the fact, and how to mend it."""
 
     text: str
     next_step: str
@@ -47,9 +47,9 @@ def _enabled(tree: Tree) -> str:
 
 
 def _command_line(tree: Tree) -> Iterator[Trap]:
-    """Detect sizes that the boot parameter thp_anon= omits, which thereby become never.
+    """Detect folio sizes that are "never" because the boot parameter thp_anon= does not name them.
 
-    Without the parameter, 2 MB is inherit.
+    Without the parameter, 2 MB is "inherit".
     """
     words = [word for word in _read(tree, "/proc/cmdline").split() if word.startswith("thp_anon=")]
     named = words and re.search("2M|2048K", words[-1])
@@ -68,7 +68,7 @@ def _little_memory(tree: Tree) -> Iterator[Trap]:
 
 
 def _tuned(tree: Tree) -> Iterator[Trap]:
-    """Detect that TuneD sets `enabled` to never while single sizes are still set to always."""
+    """Detect that TuneD sets `enabled` to never while some sizes are still set to always."""
     profile = _read(tree, TUNED)
     word = next((found for name in profile.split() if (found := _sets(tree, name))), "")
     modes = {size >> 10: chosen(_read(tree, f"{folder}/enabled"))
@@ -80,7 +80,7 @@ def _tuned(tree: Tree) -> Iterator[Trap]:
 
 
 def _sets(tree: Tree, profile: str, depth: int = DEEP) -> str:
-    """Return the value that a TuneD profile, or one that it includes, writes into `enabled`."""
+    """Return the value that a TuneD profile, or a profile that it includes, writes to `enabled`."""
     files = [f"{place}/{profile}/tuned.conf" for place in TUNED_PLACES]
     text = next(filter(None, (_read(tree, file) for file in files)), "")
     if found := SETS.search(text):

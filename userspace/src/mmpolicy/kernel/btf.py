@@ -11,15 +11,16 @@ from mmpolicy.kernel.unpack import NotReadableError
 MAGIC, VERSION = 0xEB9F, 1
 (INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR,
  DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)  # fmt: skip
-# The number of bytes that follow the header of a type, by kind.
+# bytes that follow the header of a type, by kind
 ONCE = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}
-EACH = {STRUCT: 12, UNION: 12, ENUM: 8, PROTO: 8, DATASEC: 12, ENUM64: 12}  # of each member
+# bytes of each member of a type, by kind
+EACH = {STRUCT: 12, UNION: 12, ENUM: 8, PROTO: 8, DATASEC: 12, ENUM64: 12}
 AFTER = {PTR: "*", CONST: " const", VOLATILE: " volatile", RESTRICT: " restrict"}
 DEEPEST = 8
 
 
 class Btf:
-    """All types of a kernel, by their number."""
+    """All types of a kernel, by number."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) < 24:
@@ -75,7 +76,9 @@ class Btf:
         return inside + "".join(reversed(parts))
 
     def prototype(self, function: str) -> str | None:
-        """Return "result(argument, argument)", None if the function does not exist."""
+        """Return the prototype of a function as "result(argument, argument)"; None if it does not
+        exist.
+        """
         number = self._found.get((FUNC, function))
         if number is None:
             return None
@@ -91,7 +94,7 @@ class Btf:
         return None if number is None else dict(self._members(number, 0))
 
     def _members(self, number: int, before: int) -> list[tuple[str, tuple[str, int]]]:
-        """Return the members, including those of unnamed structures inside."""
+        """Return the members of a structure, including those of unnamed structures in it."""
         _, _, count, _, at = self._types[number]
         flagged = struct.unpack_from("<I", self._data, at - 8)[0] >> 31
         found: list[tuple[str, tuple[str, int]]] = []

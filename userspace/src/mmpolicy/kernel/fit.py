@@ -13,33 +13,34 @@ from mmpolicy.kernel.needs import Need, One
 from mmpolicy.kernel.symbols import symbols
 from mmpolicy.kernel.unpack import NotReadableError
 
-# This point also depends on the machine code (module/provider/fingerprint.c).
+# point that also depends on machine code (module/provider/fingerprint.c)
 BY_BUILD = "anon_order"
 HOOKS = "mm_policy_register"
-WITHOUT = {  # The module is linked to these symbols, unless it is the stub.
+# symbols that the module is linked to, unless it is the stub, with the error if one is missing
+WITHOUT = {
     "register_ftrace_direct": "needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
     "register_kprobe": "needs CONFIG_KPROBES",
 }
-# From Linux 6.4 on, register_ftrace_direct() takes a struct ftrace_ops.
+# from Linux 6.4 on, register_ftrace_direct() takes a struct ftrace_ops, which has this member
 DIRECT = "ftrace_ops", "direct_call"
 REAL_TIME = b"PREEMPT_RT"
 
 
 class Fit(NamedTuple):
-    """Whether a point would be available on a kernel, and the reasons why not."""
+    """Whether a kernel can have a point; if not, the reasons."""
 
     point: str
-    status: str  # tested, fits, lacks
+    status: str  # "tested", "fits" (not tested), or "lacks"
     reasons: tuple[str, ...]
 
 
 class Kernel:
-    """The functions, variables and structures of a kernel, from an image or the running one."""
+    """Functions, variables and structures of a kernel, from an image or of the running kernel."""
 
     def __init__(
         self, release: str, banner: bytes, names: Container[str], btf: bytes, machine: str
     ) -> None:
-        self.release, self.machine = release, machine  # a key of needs.ONLY
+        self.release, self.machine = release, machine  # the machine is a key of needs.ONLY
         self.real_time = REAL_TIME in banner
         self._symbols = names
         self.hooks = HOOKS in names
@@ -51,7 +52,7 @@ class Kernel:
 
 
 class Point:
-    """The requirements of one point, checked in order."""
+    """Checks the needs of one point in their order."""
 
     def __init__(self, kernel: Kernel, btf: Btf) -> None:
         self.kernel, self.btf = kernel, btf
@@ -59,7 +60,9 @@ class Point:
         self.reasons: list[str] = []
 
     def look(self, need: Need) -> None:
-        """Choose the first alternative that has the expected type, or record why none does."""
+        """Choose the first alternative of a need that has the expected type, or record why none
+        does.
+        """
         if not (self.ways >= need.when and self.ways.isdisjoint(need.unless)):
             return
         taken = next((one for one in need.ones if self._is_there(need, one)), None)
@@ -106,7 +109,7 @@ def _all_points(needs: Iterable[Need]) -> list[str]:
 
 
 def _ruled_out(kernel: Kernel) -> str:
-    """Return why this kernel supports no point at all, empty if nothing is against it."""
+    """Return why a kernel can have no point at all; "" if it may have some."""
     if kernel.real_time:
         return "kernels with PREEMPT_RT are not supported"
     if kernel.hooks:
@@ -151,7 +154,7 @@ def kernel_of(data: bytes) -> Kernel:
 
 
 class Listed:
-    """The symbols in /proc/kallsyms without those of modules, searched on demand."""
+    """The symbols in /proc/kallsyms except those of modules; searched on demand."""
 
     def __init__(self, lines: bytes) -> None:
         self._lines = lines

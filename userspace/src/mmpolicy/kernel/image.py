@@ -13,13 +13,15 @@ from pathlib import PurePath
 
 from mmpolicy.kernel.unpack import NotReadableError, unpacked
 
-ELF = b"\x7fELF\x02\x01"  # The beginning of an ELF file of 64 bits, little-endian.
+ELF = b"\x7fELF\x02\x01"  # the first 64-bit little-endian bytes of an ELF file
 AR = b"!<arch>\n"
 BZIMAGE = b"HdrS"
-ARM64, EM_AARCH64 = b"ARM\x64", 183  # of an uncompressed Image, and of ELF
-BTF_HEADER = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)  # version 1, no flags, its own length
+# magic of an uncompressed arm64 Image, and the machine number of an ELF file
+ARM64, EM_AARCH64 = b"ARM\x64", 183
+# beginning of BTF: magic, version 1, no flags, length of the header
+BTF_HEADER = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)
 BANNER = re.compile(rb"Linux version (\S+) [^\n]*")
-# From this boot protocol on, the header has the offset of the compressed kernel.
+# boot protocol from which on the header has the offset of the compressed kernel
 LEAST_PROTOCOL = 0x0208
 
 
@@ -66,7 +68,9 @@ def kernel_of_package(package: bytes) -> bytes:
 
 
 def _types_in(data: bytes) -> bytes:
-    """Return the BTF in an image without sections, by its header; empty if there is none."""
+    """Return the BTF in an image that has no sections, found by its header; empty if there is
+    none.
+    """
     at = data.find(BTF_HEADER)
     while at >= 0:
         kinds, length, strings, size = struct.unpack_from("<IIII", data.ljust(at + 24), at + 8)
@@ -78,12 +82,13 @@ def _types_in(data: bytes) -> bytes:
 
 
 class Image:
-    """A kernel as it is before it runs: an ELF file, or an Image of arm64, which is none."""
+    """The file of a kernel: an ELF file, or an arm64 Image, which is not an ELF file."""
 
     def __init__(self, data: bytes) -> None:
         if data.startswith(AR):
             data = kernel_of_package(data)
-        self.bare = data[0x38:0x3C] == ARM64  # the kernel as it lies in memory, without sections
+        # True for an arm64 Image: the kernel as it lies in memory, without sections
+        self.bare = data[0x38:0x3C] == ARM64
         if not self.bare and not data.startswith(ELF):
             data = _packed_kernel(data)
         if not self.bare and not data.startswith(ELF):
@@ -124,7 +129,9 @@ class Image:
             raise NotReadableError(f"its ELF header is damaged: {err}") from err
 
     def section(self, name: str) -> bytes:
-        """Return a section by name, empty if there is none; of a bare image, only .BTF is found."""
+        """Return a section by its name; empty if it does not exist. An arm64 Image
+        has only .BTF.
+        """
         if self.bare:
             return _types_in(self.data)
         begin, length = self._sections.get(name, (0, 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Read the module's requirements (needs.h) and the tested kernel builds (tested.h)."""
+"""Read the needs of the module's points (needs.h), and the tested kernel builds (tested.h)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ TOKEN = re.compile(r'\s*(?:"([^"]*)"|(\w+|[(){},]))')
 ROW = re.compile(r"^MMP_(HOOK|CALL|VARIABLE|MEMBER|NOTHING)(?=\()", re.MULTILINE)
 TESTED = re.compile(r"\{\s*0x[0-9a-f]{16},\s*\"([^\"]+)\"\s*\}")
 GUARD = re.compile(r"^#(ifdef|endif)(?:[ \t]+(\w+))?", re.MULTILINE)
-ONLY = {"x86": "MMP_DECODES", "arm64": "MMP_FOLDS"}  # the macros of module/arch/*/site.h
+# macros that module/arch/*/site.h define, by architecture
+ONLY = {"x86": "MMP_DECODES", "arm64": "MMP_FOLDS"}
 NEVER: frozenset[str] = frozenset()
-QUOTE = '"'  # This mark precedes a string, to distinguish it from a word.
+QUOTE = '"'  # stands before a token that is a string, to tell it from a word
 
 
 class One(NamedTuple):
-    """One alternative that meets a requirement, and the kernel variant that it implies."""
+    """One alternative that meets a need, and the kernel variant that it implies."""
 
     name: str
-    kind: str  # The prototype of a function, or the type of a member.
+    kind: str  # prototype of a function, or type of a member
     follows: frozenset[str]
 
 
 class Need(NamedTuple):
-    """A requirement: one of its names must exist, if the kernel has or lacks some functions."""
+    """A need of a point: one of its alternatives must exist, on kernels with certain variants."""
 
     row: str
     point: str
@@ -35,7 +36,7 @@ class Need(NamedTuple):
     unless: frozenset[str]
     structure: str
     ones: tuple[One, ...]
-    only: str = ""  # the macro of the architectures that need it, empty for all
+    only: str = ""  # macro of the only architecture with this need; "" for all
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -71,7 +72,7 @@ def _need(row: str, tokens: list[str]) -> Need:
 
 
 def _only(text: str, at: int) -> str:
-    """Return the macro of the #ifdef around a place, empty if there is none."""
+    """Return the macro of the #ifdef around an offset; "" if there is none."""
     *_, last = [None, *GUARD.finditer(text, 0, at)]
     return last[2] if last and last[1] == "ifdef" else ""
 
@@ -84,7 +85,7 @@ def read_needs(text: str) -> list[Need]:
 
 
 def needs(machine: str = "x86") -> list[Need]:
-    """Return the requirements of the module of this version on a machine, a key of ONLY."""
+    """Return the needs of this version's module on an architecture, a key of ONLY."""
     rows = read_needs((files(__package__) / "needs.h").read_text())
     return [need for need in rows if need.only in ("", ONLY[machine])]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Find the symbol names of a kernel in the kallsyms tables of its image (scripts/kallsyms.c).
+"""Find the symbols of a kernel in the kallsyms tables of its image (scripts/kallsyms.c).
 
-The image does not say where the tables are. But they are adjacent, and one of them contains the
-digits as text: the order is numbers, names, marks, tokens, and the tokens' offsets.
+The image does not say where the tables are. But they are adjacent, in the order numbers, names,
+markers, tokens, token offsets; and the table of tokens contains the digits as text.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from mmpolicy.kernel.unpack import NotReadableError
 
 DIGITS = b"".join(b"%d\0" % digit for digit in range(10))
-TOKENS, GROUP = 256, 256  # The number of tokens, and of symbols between two marks.
-ALIGNED = 4  # The tables are aligned to this many bytes, or to twice as many.
-LONGEST = 1 << 15  # The most bytes that names can take after the last mark.
+TOKENS, GROUP = 256, 256  # number of tokens, and of symbols between two markers
+ALIGNED = 4  # alignment of the tables in bytes; some have twice as much
+LONGEST = 1 << 15  # most bytes of names after the last marker
 
 
 def _places(data: bytes, at: int, digits: int) -> tuple[int, ...]:
-    """Return the offsets of the tokens, if the table is at this place; else an empty tuple."""
+    """Return the offsets of the tokens, if their table is at this address; else ()."""
     if at + 2 * TOKENS > len(data):
         return ()
     found = struct.unpack_from(f"<{TOKENS}H", data, at)
@@ -30,7 +30,7 @@ def _places(data: bytes, at: int, digits: int) -> tuple[int, ...]:
 
 
 def _tokens(data: bytes) -> tuple[int, list[bytes]] | None:
-    """Return where the table of tokens is, and the tokens."""
+    """Return the address of the table of tokens, and the tokens."""
     at = data.find(DIGITS)
     while at >= 0:
         end = at
@@ -46,7 +46,7 @@ def _tokens(data: bytes) -> tuple[int, list[bytes]] | None:
 
 
 def _marks(data: bytes, end: int) -> list[int]:
-    """Return the marks, the offset of each group of names, whose table ends near `end`."""
+    """Return the markers: the offset of each group of names. Their table ends near `end`."""
     for last in (end, end - 4):
         found: list[int] = []
         at = last - 4
@@ -76,7 +76,7 @@ def _names(data: bytes, at: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
-    """Return where the names begin and how many there are, by the count that precedes them."""
+    """Return the address of the names and their number, by the count that precedes them."""
     highest = table - 4 * len(marks) - marks[-1]
     for begin in range(highest - highest % ALIGNED, max(highest - LONGEST, ALIGNED), -ALIGNED):
         numbers = struct.unpack_from("<II", data, begin - 2 * ALIGNED)
@@ -91,7 +91,7 @@ def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
 
 
 def symbols(data: bytes) -> frozenset[str]:
-    """Return the symbols that are unique in a kernel; /proc/kallsyms lists all."""
+    """Return the symbols that are unique in a kernel; /proc/kallsyms lists them all."""
     found = _tokens(data)
     marks = _marks(data, found[0]) if found else []
     place = _begin(data, found[0], marks) if found and marks else None

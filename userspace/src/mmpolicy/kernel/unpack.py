@@ -10,17 +10,17 @@ import zlib
 from collections.abc import Callable
 from ctypes.util import find_library
 
-MOST = 1 << 30  # The most bytes that a decompressed kernel or package may have.
+MOST = 1 << 30  # most bytes that a decompressed kernel or package may have
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class NotReadableError(ValueError):
-    """The reason why data is malformed; the caller adds the file's name."""
+    """The reason why data cannot be read, without the file's name, which the caller adds."""
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Decompress one zstd frame; the caller gives the size, as the frame may lack it."""
+    """Decompress one zstd frame of a given size; the frame itself may not have it."""
     try:
         lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
     except OSError as err:
@@ -54,7 +54,7 @@ UNPACK: dict[bytes, tuple[str, Callable[[bytes, int], bytes]]] = {
 
 
 def unpacked(data: bytes, size: int) -> bytes:
-    """Return the decompressed data, of the given size in bytes."""
+    """Return the decompressed data, which must have the given size."""
     if not 0 < size <= MOST:
         raise NotReadableError(f"it claims to hold {size} bytes")
     for magic, (name, unpack) in UNPACK.items():

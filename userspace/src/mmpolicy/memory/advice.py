@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Recommend a policy for a process, from its folios and decisions."""
+"""Recommend a policy for a process, from its folios and the decisions about its faults."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from mmpolicy.memory.explain import Explained, Wanted, size
 
-FEW = 100  # faults with a decision of a shadow or of adaptive
-MUCH_UNUSED = 0.1  # share of the pages in large folios
-DENSE = 0.2  # share of the faults: with this many dense neighbours, large folios pay
-HUGE = 64 << 20  # bytes of the largest area from which on 2 MB folios pay
+FEW = 100  # number of faults decided by adaptive, or by a shadow, that is enough for advice
+MUCH_UNUSED = 0.1  # share of unused pages in large folios from which on it counts
+DENSE = 0.2  # share of faults with a fully used neighbour from which on large folios pay
+HUGE = 64 << 20  # size of the largest area in bytes from which on 2 MB folios pay
 STOCK, ADAPTIVE = "stock", "adaptive"
 USUAL, LARGEST, SMALLEST = 4, 9, 2
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A policy of anon_order, its largest order if it has one, and the evidence in words."""
+    """A recommended policy, its largest order if it has one, and the evidence as text."""
 
     policy: str
     max_order: int | None
@@ -25,11 +25,12 @@ class Advice:
 
 
 def advise(whole: Explained, largest: int) -> Advice | None:
-    """Return the recommendation for a process; largest: bytes of its largest area. None if unknown.
+    """Return the recommendation for a process; None if the evidence is too little.
 
-    The decisions of adaptive are the evidence, whether it is active or a shadow; other policies
-    want large folios everywhere. Without enough decisions, a high share of unused pages is evidence
-    too.
+    largest: bytes of the largest area of the process.
+
+    The evidence is the decisions of adaptive, active or as a shadow, as other policies want large
+    folios everywhere. Without enough decisions, a high share of unused pages is evidence, too.
     """
     seen = max(whole.shadow, whole.wanted, key=_judged)
     judged = _judged(seen)
@@ -51,11 +52,11 @@ def advise(whole: Explained, largest: int) -> Advice | None:
 
 
 def _judged(seen: Wanted) -> int:
-    """Return the number of faults for which the use of nearby memory was known."""
+    """Return the number of decisions that took the use of nearby memory into account."""
     return sum(seen.orders.values()) - seen.reasons["cap"]
 
 
 def _order_in_use(whole: Explained) -> int:
-    """Return the largest order with few unused pages."""
+    """Return the largest order in use of which few pages are unused."""
     good = [order for order, n in whole.large.items() if whole.unused[order] <= MUCH_UNUSED * n]
     return max([SMALLEST, *(order for order in good if order <= USUAL)])

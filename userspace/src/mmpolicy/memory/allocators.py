@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Recognise a process's allocator by its mapped libraries, and the settings for its memory."""
+"""Recognise the allocator of a process by its mapped libraries, with the settings that return or
+keep its memory.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from mmpolicy.memory.reach import Clues
 
 
 class Allocator(NamedTuple):
-    """An allocator, with the settings to return freed memory, and to keep it."""
+    """An allocator, with the settings by which it returns freed memory, or keeps it."""
 
     name: str
     give_back: str
     keep: str
 
 
-KEEPS = 256 << 20  # bytes that an allocator may keep before it returns them to the kernel
+KEEPS = 256 << 20  # bytes of freed memory that an allocator may keep
 JEMALLOC = Allocator(
     "jemalloc",
     "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 in its environment",
@@ -36,13 +38,16 @@ GLIBC = Allocator(
 
 
 REDIS = re.compile("(redis|valkey)-server")
-HEAP = 0.5  # [heap], which glibc fills, has most of the private memory from this share on
+# share of the private memory in [heap], which glibc fills, from which on glibc is assumed
+HEAP = 0.5
 
 
 def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
-    """Return the allocator of a process with this much private memory; None if not recognised.
+    """Return the allocator of a process with this much private memory; None if it is not
+    recognised.
 
-    A statically linked allocator shows no library, so libc.so alone is no evidence of glibc malloc.
+    A statically linked allocator has no library, so libc.so alone is no evidence for malloc() of
+    glibc.
     """
     own = bool(clues.mapped(r"libjemalloc[\w.-]*\.so[\d.]*"))
     if redis := REDIS.match(clues.name):
@@ -58,7 +63,9 @@ def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
 
 
 def _of_redis(name: str, of_the_system: bool) -> Allocator:
-    """Return the settings for Redis; its active defragmentation needs the bundled jemalloc."""
+    """Return the settings for Redis, whose active defragmentation needs the jemalloc built into
+    it.
+    """
     purge = f"{name}-cli MEMORY PURGE"
     if of_the_system:
         more = "if that frees little, restart it, as activedefrag needs a jemalloc of its own"

@@ -10,13 +10,13 @@ from mmpolicy.host.cgroups import cgroup_folders, charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.huge import read_stat
 
-UNKNOWN = -1  # the root has no memory.current
+UNKNOWN = -1  # stands for the root cgroup, which has no memory.current
 
 
 class Account(NamedTuple):
     """The memory charged to a cgroup itself, without its descendants, in kB."""
 
-    memory: int  # memory.current: more than the sum, as it includes kernel memory
+    memory: int  # memory.current, which also includes kernel memory
     private: int
     shared: int
     file: int
@@ -56,9 +56,9 @@ def account_of(tree: Tree, name: str) -> Account | None:
     for each in below:
         try:
             children.append(read(tree, f"{folder}/{each}"))
-        except (Error, ValueError):  # it has no controller, or was just removed
+        except (Error, ValueError):  # the cgroup has no memory controller, or was just removed
             continue
-    # The files are read one after another while they change, so a difference may be negative.
+    # the files change while they are read one after another, so a difference may be negative
     alone = Account(*(max(mine - sum(theirs), 0) for mine, *theirs in zip(whole, *children)))
     if whole.memory == UNKNOWN:
         alone = alone._replace(memory=alone.private + alone.shared + alone.file)
@@ -66,7 +66,7 @@ def account_of(tree: Tree, name: str) -> Account | None:
 
 
 class Owners:
-    """Maps the cgroup numbers in /proc/kpagecgroup to names."""
+    """Maps the cgroup numbers of /proc/kpagecgroup to names."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

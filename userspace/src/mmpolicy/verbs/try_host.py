@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Try the kernel's own folio sizes: restore them without the module, and keep them if they pay.
 
-No lease of the module ends such a trial. The watchdog of `ab run` restores the sizes. If it is
-killed, too, a systemd path unit does so: it waits for the recovery file that such a run leaves. A
-reboot also restores them, as the kernel does not store the setting.
+Such a trial needs no lease of the module. The watchdog of `ab run` restores the sizes if the trial
+is killed. If the watchdog is killed too, a systemd path unit restores them: it is started by the
+recovery file that the run leaves. A reboot also restores the sizes, as the kernel does not store
+them.
 """
 
 from __future__ import annotations
@@ -25,18 +26,20 @@ from mmpolicy.host.machine import NO_SYSTEMD, Host
 from mmpolicy.verbs.ab_jobs import own_unit
 from mmpolicy.verbs.commit import keep_change
 
-RESTORE = "mmpolicy-restore"  # The name of the unit that the package installs.
+RESTORE = "mmpolicy-restore"  # name of the path unit that the package installs
 
 
 def check_systemd(tree: Tree) -> None:
-    """Refuse a trial of sizes if nothing restores them when all its processes are killed."""
+    """Refuse a trial of folio sizes on a host where nothing would restore them after all processes
+    of the trial are killed.
+    """
     if not tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which restores the sizes if the trial is killed"
         raise Error(text, Exit.LACKING, NO_SYSTEMD)
 
 
 def arm(host: Host) -> None:
-    """Make systemd restore the knobs of a killed run; this is set up before the first change."""
+    """Make systemd restore the kernel's knobs of a killed run; called before the first change."""
     how = ["--path-property", f"PathExists={host.tree.real(RECOVERY)}"]
     description = "Restore the knobs of an experiment that was killed"
     words = own_unit(host, RESTORE, description, how, ["ab", "restore", "--wait"])
@@ -44,7 +47,7 @@ def arm(host: Host) -> None:
 
 
 def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
-    """Return the sizes that the treatment changes, with their old and new values."""
+    """Return the sizes that the treatment changes: their old values, and their new values."""
     now = read_knobs(tree)
     wanted = split_arm(tree, now, treatment)[1]
     changed = {path: value for path, value in wanted.items() if now[path] != value}
@@ -52,15 +55,16 @@ def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
 
 
 def keeps_sizes(tree: Tree, treatment: str) -> str:
-    """Return the sizes that are kept, in words."""
+    """Return what is kept if folio sizes pay, as text."""
     return f"{told(change_of(tree, treatment)[1])} for the whole host, and {BOOT_FILE} at each boot"
 
 
 def keep_sizes(host: Host, trial: Trial, before: Values) -> str:
-    """Set the sizes of a trial now and at each boot, or neither; return the undo commands.
+    """Set the sizes of a trial now and for each boot, or neither; return the commands that undo
+    both.
 
-    Until both are done, a recovery file lets systemd restore the former sizes, and then put_back()
-    removes the file for the boot.
+    Until both are done, a recovery file makes systemd restore the former sizes; put_back() then
+    also removes the file for the boot.
     """
     tree = host.tree
     who = f"{RUN}{os.getpid()}, which keeps {trial.candidate}"

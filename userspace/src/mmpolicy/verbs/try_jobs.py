@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try --status`, `--stop`, `--report` and `--list`: trials that run, and those that ran."""
+"""`try --status`, `--stop`, `--report` and `--list`: present and former trials."""
 
 from __future__ import annotations
 
@@ -60,9 +60,10 @@ def _line(trial: Trial, stands: str) -> str:
 
 
 def tell_status(host: Host, want_json: bool) -> int:
-    """Print the last trial's progress and if its setting is in force; return the exit code.
+    """Print the progress of the last trial, and whether its setting is in force; return the exit
+    code.
 
-    The tests that continue after earlier trials follow, unless they have ended.
+    Settings of earlier trials that are still tested (--watch) follow.
     """
     trial, now = _last(host.tree), live(host.tree)
     stands = standing(host.tree, trial)
@@ -95,7 +96,9 @@ def tell_status(host: Host, want_json: bool) -> int:
 
 
 def end_trial(host: Host, want_json: bool) -> None:
-    """End the running trial, and wait until the former state is restored."""
+    """End the running trial, and wait until the former state is restored; if none runs, end
+    --watch.
+    """
     who = running(host.tree)
     if not who:
         if stop_watches(host):
@@ -117,9 +120,9 @@ def end_trial(host: Host, want_json: bool) -> None:
 
 
 def tell_report(host: Host, want_json: bool, html: Path | None = None) -> int:
-    """Print the page about the last trial that has ended; return its exit code.
+    """Print the report of the last trial that has ended; return its exit code.
 
-    As HTML, it has the figures and plots of `ab report` too.
+    The HTML file also has the figures and plots of `ab report`.
     """
     done = [trial for trial in read_trials(host.tree) if trial.page]
     trial = done[-1] if done else _last(host.tree)
@@ -136,7 +139,7 @@ def tell_report(host: Host, want_json: bool, html: Path | None = None) -> int:
 
 
 def tell_list(host: Host, want_json: bool) -> None:
-    """Print all trials of this host, with the state that each left."""
+    """Print all trials of this host, with the state in which each left its service."""
     found = [(trial, standing(host.tree, trial)) for trial in read_trials(host.tree)]
     data = {"trials": [{**asdict(trial), "standing": stands} for trial, stands in found]}
     rows = [(trial.started, trial.cgroup, trial.candidate, stands, trial.exit)

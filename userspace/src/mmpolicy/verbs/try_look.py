@@ -40,7 +40,7 @@ from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
-COUNTERS = {  # The counters of a cgroup: its file and the key in it.
+COUNTERS = {  # counters of a cgroup: the file, and the key in it
     "cpu_us": ("cpu.stat", "usage_usec"),
     "kernel_us": ("cpu.stat", "system_usec"),
     "faults": ("memory.stat", "pgfault"),
@@ -49,22 +49,24 @@ COUNTERS = {  # The counters of a cgroup: its file and the key in it.
 
 @dataclass(frozen=True)
 class Counted:
-    """Counters of the service and of the host at one moment."""
+    """Counters of the service and of the host, read at one moment."""
 
     at: float
     service: dict[str, float]
     events: dict[str, int]
-    made: dict[int, int]  # folios, by size
+    made: dict[int, int]  # number of large folios allocated by faults, by size in bytes
 
     def since(self, old: Counted, name: str, default: float) -> float:
-        """Return the rate of a counter of the service, or the default if it does not have it."""
+        """Return the rate of a counter of the service since an earlier reading; the default if it
+        is missing.
+        """
         if name not in self.service or name not in old.service:
             return default
         return max(self.service[name] - old.service[name], 0.0) / max(self.at - old.at, 1e-9)
 
 
 def _count(host: Host, path: str) -> Counted:
-    """Read counters that also include processes that end during the observation."""
+    """Read counters that also include processes which end during the observation."""
     events = evidence.events(host.tree, every=False)
     found = _of_host(host.tree, events) if path == HOST else counters_of(host.tree, path)
     return Counted(host.clock(), found, events, evidence.folios_made(host.tree))
@@ -80,7 +82,7 @@ def _of_host(tree: Tree, events: dict[str, int]) -> dict[str, float]:
 
 
 def counters_of(tree: Tree, path: str) -> dict[str, float]:
-    """Return the counters of a cgroup, those that it has."""
+    """Return the counters that a cgroup has."""
     found = dict[str, float]()
     for folder in cgroup_folders(tree, path):
         for name, (file, key) in COUNTERS.items():
@@ -150,7 +152,7 @@ def look(host: Host, path: str, seconds: float) -> Seen:
 
 
 def _costs(host: Host) -> tuple[Calibration, str]:
-    """Return the cost of a fault, stored by `calibrate` or measured now, and its source."""
+    """Return the cost of a page fault, and its source: `calibrate`, or a measurement made now."""
     kept = read_calibration(host.tree)
     if kept:
         return kept, "mmpolicy calibrate"
@@ -165,19 +167,21 @@ def _risen(before: Counted, after: Counted, event: str) -> float:
 
 
 def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
-    """Return the faults per second that may have got 2 MB, at most the number on the host."""
+    """Return the faults per second that may have got 2 MB folios, at most the number on the whole
+    host.
+    """
     passed = max(after.at - before.at, 1e-9)
     made = (after.made.get(HUGE, 0) - before.made.get(HUGE, 0)) / passed
     return min(max(made, _risen(before, after, "thp_fault_alloc"), 0.0), faults)
 
 
 def _fault_cpu(costs: Calibration, single: float, huge: float, kernel: float) -> float:
-    """Return the most CPU time in percent that faults can cost."""
+    """Return the most CPU time that faults can cost, in percent of one CPU."""
     return min((single * costs.ns() + huge * costs.ns(HUGE_ORDER)) / 1e7, kernel)
 
 
 def _mean_share(rows: list[Row]) -> float:
-    """Return the share of the memory that is in 2 MB folios."""
+    """Return the share of the processes' memory that is in 2 MB folios."""
     whole = sum(row.anon_kib for row in rows)
     huge = sum(row.anon_kib * row.sizes.get(HUGE_ORDER, 0.0) for row in rows)
     return huge / whole if whole else 0.0
@@ -190,7 +194,9 @@ def _barred(reached: list[Reach]) -> float:
 
 
 def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
-    """Return what this host can do for a service, with the reasons for the rest."""
+    """Return what this host can do for a service, with the reason for each ability
+    that it lacks.
+    """
     verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
     return Here(
         target=target,
@@ -221,7 +227,9 @@ def _measurable(tree: Tree, path: str) -> Way:
 
 
 def own_sizes(tree: Tree, path: str, run: Way) -> Way:
-    """Return whether the host has folio sizes of 16 to 64 kB that are not enabled yet."""
+    """Return whether the host has folio sizes of 16 to 64 kB that are not enabled yet; if not, the
+    reason.
+    """
     found = modes(tree)
     sizes = [int(name.split()[0]) for name in OWN_SIZES]
     if not any(size in found for size in sizes):
@@ -245,7 +253,7 @@ def _module(host: Host, path: str) -> Way:
 
 
 def run_time(preset: str) -> str:
-    """Return in words how long a switchback with this preset takes at most."""
+    """Return how long a switchback experiment with this preset takes at most, as text."""
     given = read_preset(preset)
     hours = 2 * given["pairs"] * given["block"] / 3600
     return f"at most {hours:g} h, less if the answer is clear before"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Candidates of `try` that cannot be switched back block by block: `trim`, `collapse`, `maintain`.
+"""Candidates of `try` that cannot be undone block by block: `trim`, `collapse` and `maintain`.
 
 CPU time and private memory of the service are measured before and after the verbs have worked
-once. The service is the same in both, but the time is not: whatever else has changed meanwhile is
-part of the difference. They change no setting, so a trial that is killed leaves stock behind.
+once. Whatever else has changed between the two measurements is part of the difference. The verbs
+change no setting, so a trial that is killed leaves the kernel at stock.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, Wish
 if TYPE_CHECKING:
     import click
 
-BLOCK_S = 480.0  # of each measurement, without --block
-PARTS = 48  # of each measurement
+BLOCK_S = 480.0  # seconds of each measurement, without --block
+PARTS = 48  # number of parts of each measurement
 LOOK_S = 10.0
-COMMAND_S = 30.0  # limit of a command of --work
+COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
 
 class Once(NamedTuple):
-    """The verbs of a candidate, and the metrics of which one has to be found better."""
+    """The verbs that a candidate runs, and the metrics of which at least one must improve."""
 
     verbs: tuple[str, ...]
     gains: tuple[str, ...]
@@ -75,23 +75,23 @@ MARGINS = {"cpu": CPU, "memory": MEMORY, "work": WORK}
 
 @dataclass(frozen=True)
 class OnceWish(Wish):
-    """What a person asks `try` to do, once."""
+    """The options of `try` for a candidate that runs once."""
 
     @property
     def treatment(self) -> str:
-        """Return the verbs."""
+        """Return the verbs of the candidate, as text."""
         return " and ".join(HOW[self.candidate].verbs)
 
     @property
     def gains(self) -> tuple[str, ...]:
-        """Return the metrics of which one has to be found better.
+        """Return the metrics of which at least one must improve.
 
-        CPU time that falls is a gain only per unit of work: a service may just do less.
+        Less CPU time is a gain only per unit of work, as a service may just do less.
         """
         return tuple(name for name in HOW[self.candidate].gains if name != "cpu" or self.work)
 
     def rule(self) -> str:
-        """Return the rule of the decision, which is said before the first measurement."""
+        """Return the rule of the decision as text; it is printed before the first measurement."""
         least = f"by {LEAST_KIB >> 10} MiB or more, and {100 * LEAST_SHARE:g} %"
         gains = {"memory": f"private memory is shown to fall {least}",
                  "cpu": "CPU time per unit of work is shown to fall"}  # fmt: skip
@@ -109,20 +109,20 @@ class OnceWish(Wish):
 
     @property
     def name(self) -> str:
-        """Return the name of the manifest that keeps `maintain`."""
+        """Return the name of the manifest that makes `maintain` permanent for the service."""
         return f"maintain-{profile_name((self.unit or self.cgroup).rpartition('.')[0], [])}"
 
     @property
     def seconds(self) -> float:
-        """Return how long a measurement takes."""
+        """Return the seconds that one measurement takes."""
         return self.block or BLOCK_S
 
 
 @dataclass
 class Level:
-    """Figures of one measurement, a number for each part of it."""
+    """The figures of one measurement, one value for each of its parts."""
 
-    cpu: list[float] = field(default_factory=list)  # seconds a second, or per unit of work
+    cpu: list[float] = field(default_factory=list)  # CPU seconds per second, or per unit of work
     memory: list[float] = field(default_factory=list)  # KiB
     work: list[float] = field(default_factory=list)  # a second
     began: float = 0.0
@@ -130,7 +130,7 @@ class Level:
 
 
 def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
-    """Yield the trial in words; refuse one that must not begin now."""
+    """Yield the plan of a trial as text; refuse a trial that must not begin now."""
     if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which runs maintain for a service"
         raise Error(text, Exit.LACKING, f"mmpolicy maintain, in the foreground; {NO_SYSTEMD}")
@@ -149,14 +149,14 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
 
 
 def keeps(wish: OnceWish) -> str:
-    """Return what is done if it pays, in words."""
+    """Return what is kept if the candidate pays, as text."""
     if wish.candidate == "maintain":
         return f"{file_of(wish.name)} names it, and {MAINTAIN} works for it, also after a boot"
     return "nothing is left to do, and no setting changes; what was done lasts until the next start"
 
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
-    """Measure, let the verbs work, measure again, and decide."""
+    """Run a trial: measure, let the verbs work, measure again, and decide."""
     trial = trial.keep(host.tree)
     with noted() as caught:
         run = _Run(host, wish, caught)
@@ -194,7 +194,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
 
 
 def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> tuple[Exit, str]:
-    """Return the exit code, 0 alone if it pays, and the reason."""
+    """Return the exit code, which is 0 only if the candidate pays, and the reason."""
     worse = dict[str, bool]()
     for name, change in changes.items():
         margin = MARGINS[name] / 100 * change.before
@@ -225,7 +225,7 @@ def _back(host: Host, trial: Trial, page: list[str], code: int, reason: str) -> 
 
 
 def _maintain(host: Host, wish: OnceWish, trial: Trial, page: list[str]) -> Trial:
-    """Name the service in a manifest of its own, and have systemd run `maintain`."""
+    """Write a manifest that names the service, and make systemd run `maintain` for it."""
     import tomli_w
 
     tree = host.tree
@@ -263,7 +263,7 @@ TOLD: dict[str, Callable[[dict[str, Any]], str]] = {"trim": _of_trim, "collapse"
 
 
 class _Run:
-    """The steps of one trial; a signal, pressure or a restart of the service ends it."""
+    """The steps of one trial. A signal, memory pressure or a restart of the service ends it."""
 
     def __init__(self, host: Host, wish: OnceWish, caught: list[int]) -> None:
         self.host, self.wish, self.caught = host, wish, caught
@@ -277,7 +277,9 @@ class _Run:
         self.commands = Commands(COMMAND_S, self.tick)
 
     def tick(self) -> None:
-        """Raise StoppedError after a signal, under pressure, or if the service was restarted."""
+        """Raise StoppedError after a signal, under memory pressure, or if the service was
+        restarted.
+        """
         if self.caught:
             name = signal.Signals(self.caught[0]).name
             raise StoppedError("interrupted", f"interrupted, by {name}")
@@ -287,14 +289,14 @@ class _Run:
             raise StoppedError("guard", why)
 
     def look(self) -> list[str]:
-        """Return the options of `trim` by which it gives back the most."""
+        """Return the options with which `trim` gives back most memory of the service."""
         seen = look(self.host, self.wish.cgroup, LOOK_S)
         if self.wish.candidate == "trim" and seen.stays:
             raise StoppedError("failed", seen.stays)
         return seen.trim_options.split()
 
     def measure(self) -> Level:
-        """Measure for the time of a block."""
+        """Measure for the length of one block."""
         last = self._sample()
         level = Level(began=last[1].t)
         for _ in range(PARTS):
@@ -330,7 +332,9 @@ class _Run:
         return map(int, cgroup_pids(self.host.tree, self.wish.cgroup))
 
     def _cpu_s(self) -> float:
-        """Return the CPU time of the cgroup, or where it counts none, of its processes."""
+        """Return the CPU time of the cgroup, or of its processes if the cgroup does
+        not count it.
+        """
         if (used := counters_of(self.host.tree, self.wish.cgroup).get("cpu_us")) is not None:
             return used / 1e6
         found = (read_usage(self.host.tree, pid) for pid in self._pids())
@@ -339,12 +343,12 @@ class _Run:
     def _private_kib(self) -> float:
         whole = 0
         for pid in self._pids():
-            with suppress(Error):  # it has just ended
+            with suppress(Error):  # the process has just ended
                 whole += Space(self.host.tree, pid, self.holds).sizes().anon
         return float(whole)
 
     def work(self, name: str, options: list[str]) -> str:
-        """Run a verb on the service; return what it did, in words."""
+        """Run a verb on the service; return a text about what it has done."""
         from mmpolicy.verbs.collapse import collapse
         from mmpolicy.verbs.trim import trim
 

@@ -49,16 +49,18 @@ if TYPE_CHECKING:
     from mmpolicy.ab.report.report import Report
     from mmpolicy.ab.run.runner import Runner
 
-MEMORY, CPU, WORK = 5, 3, 5  # Each metric may be worse by this many percent.
-WASHOUT = 1 / 3  # of a block
+MEMORY, CPU, WORK = 5, 3, 5  # percentages by which each metric may get worse
+WASHOUT = 1 / 3  # part of a block
 
 
 class Try(NamedTuple):
-    """How a candidate is tried: the preset, an arm that replaces the preset's, and the gain."""
+    """How a candidate is tried: its preset, an arm in place of the preset's own, and the metric
+    that must improve.
+    """
 
     preset: str
     treatment: str
-    gains: str  # The metric that must improve for the setting to be kept.
+    gains: str  # the metric that must improve for the setting to be kept
 
 
 TRIES = {
@@ -72,7 +74,7 @@ TRIES = {
 
 @dataclass(frozen=True)
 class Wish:
-    """The options that an operator gives to `try`."""
+    """The options that the user gave to `try`."""
 
     candidate: str
     cgroup: str  # the path
@@ -84,7 +86,7 @@ class Wish:
 
     @property
     def words(self) -> list[str]:
-        """Return the options for `ab run`."""
+        """Return the options with which `ab run` tries the candidate."""
         how = TRIES[self.candidate]
         words = ["--preset", how.preset, "--cgroup", self.cgroup]
         words += ["--treatment", how.treatment] if how.treatment else []
@@ -97,18 +99,18 @@ class Wish:
 
     @property
     def limits(self) -> list[str]:
-        """Return the options that `ab run` and `try` share."""
+        """Return the options that `ab run` and `try` have in common."""
         words = ["--pairs", str(self.pairs)] if self.pairs else []
         return words + (["--lease", f"{self.lease:g}"] if self.lease else [])
 
     @property
     def treatment(self) -> str:
-        """Return the treatment arm: the setting that is tried."""
+        """Return the treatment arm, which is the setting that is tried."""
         how = TRIES[self.candidate]
         return how.treatment or str(read_preset(how.preset)["treatment"])
 
     def metrics(self) -> Iterator[str]:
-        """Yield the metrics: the one that must improve, and the others with their margins."""
+        """Yield the metrics: the metric that must improve, and the others with their margins."""
         gains, at = TRIES[self.candidate].gains, f"cgroup:{self.cgroup}"
         per_work = f" / {self.work}" if self.work else ""
         cpu, memory = f"{at}/cpu.stat:usage_usec/s", f"{at}/memory.current"
@@ -126,7 +128,7 @@ class Wish:
             yield f"{name}={text}" + (f" guard {margin}%" if name != gains else "")
 
     def rule(self) -> str:
-        """Return the text of the decision rule, which is shown before the first block."""
+        """Return the rule of the decision as text; it is printed before the first block."""
         gains = TRIES[self.candidate].gains
         margins = {"cpu": CPU, "memory": MEMORY} | ({"work": WORK} if self.work else {})
         others = ", ".join(f"{name} {margin} %" for name, margin in margins.items()
@@ -138,7 +140,7 @@ class Wish:
 
 
 def planned_of(ctx: click.Context, wish: Wish) -> Plan:
-    """Return the plan of the experiment; raise an error if it cannot begin now."""
+    """Return the plan of the experiment; raise an error if it must not begin now."""
     host: Host = ctx.obj
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
@@ -146,12 +148,14 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
 
 
 def check_libraries() -> None:
-    """Raise an error early if a library is missing that the report needs."""
+    """Raise an error early if a library that the report needs is missing."""
     import mmpolicy.ab.report.report  # noqa: F401
 
 
 def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
-    """Yield the guards: that of the preset, and the same for the tasks of the service."""
+    """Yield the guards of `ab run`: the guard of the preset, and one on the service's own memory
+    pressure.
+    """
     own = f"{wish.cgroup}/memory.pressure"
     has_own = wish.cgroup != HOST and any(tree.exists(f"{folder}/memory.pressure")
                   for folder in cgroup_folders(tree, wish.cgroup))  # fmt: skip
@@ -162,7 +166,9 @@ def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
 
 
 def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
-    """Yield the plan of the trial as text: the experiment, its duration, and the decision rule."""
+    """Yield the plan of the trial as text: the experiment, its duration, and the rule of the
+    decision.
+    """
     yield from experiment_lines(TRIES[wish.candidate].preset, experiment)
     if wish.candidate == SIZES:
         yield "acts on all programs of the host, in the blocks of the treatment"
@@ -170,7 +176,7 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
-    """Return in words what is done if the setting is kept."""
+    """Return what is done if the setting is kept, as text."""
     if wish.candidate == SIZES:
         return keeps_sizes(tree, wish.treatment)
     name = _free_name(read_state(tree), wish)
@@ -202,7 +208,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
         also = Watch(host.show_units, host.clock, wish.unit)
         runner = run_planned(host, experiment, Path(trial.file), also)
     except BaseException:
-        host.tree.drop(trial.path)  # nothing has begun
+        host.tree.drop(trial.path)  # nothing has been changed
         raise
     if runner.failure and not isinstance(runner.failure, Error):
         raise runner.failure
@@ -239,7 +245,7 @@ def _report(file: str) -> Report:
 
 
 def _exit(runner: Runner, report: Report) -> int:
-    """Return the exit code; it is 0 only if the setting is kept."""
+    """Return the exit code of a trial, which is 0 only if the setting is kept."""
     if runner.end["status"] == "interrupted":
         return SHELL + runner.caught[0]
     if report.exit == Exit.WORSE:
@@ -252,7 +258,7 @@ def _exit(runner: Runner, report: Report) -> int:
 def _why_back(runner: Runner, report: Report) -> str:
     status, reason = runner.end["status"], runner.end["reason"]
     if status == "lost":
-        # The text after the semicolon is advice for `ab run`, not for `try`.
+        # the text after the semicolon is advice for `ab run`, not for `try`
         own = str(reason).partition(";")[0]
         return f"{own}; a new run, not a block of this one: give the command again"
     if status != "done":
@@ -261,7 +267,7 @@ def _why_back(runner: Runner, report: Report) -> str:
 
 
 def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
-    """Yield the lines of a trial's page, without the decision."""
+    """Yield the lines of a trial's report, without the decision."""
     blocks = runner.recording.blocks
     against = "the sizes of before" if trial.candidate == SIZES else "stock"
     yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against {against}"
@@ -287,7 +293,9 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
 
 
 def _keep(host: Host, wish: Wish, trial: Trial) -> str:
-    """Bind the service to a new profile now and at each start; return the undo commands."""
+    """Bind the service to a new profile, now and at each start; return the commands that undo
+    this.
+    """
     tree, profile = host.tree, trial.profile
     with exclusive(host, dry_run=False):
         old = read_state(tree)
@@ -315,7 +323,7 @@ def _keep(host: Host, wish: Wish, trial: Trial) -> str:
 
 
 def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
-    """Return the manifest that was applied last, if the current state matches it."""
+    """Return the manifest that was applied last, if the present state matches it."""
     try:
         manifest = Manifest.applied(tree)
         same = manifest and not changed_keys(now, manifest.target(tree, now))

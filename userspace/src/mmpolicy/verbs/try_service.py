@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from mmpolicy.verbs.try_run import Wish
 
 LOOK_S = 60.0
-PRESET = "adaptive"  # All presets take the same time, so any of them will do.
+PRESET = "adaptive"  # preset whose duration is printed; all presets take the same time
 SERVICE = "mmpolicy-try"
 JOBS = ("status", "stop", "report", "list")
 NEXT = "mmpolicy try --status; mmpolicy try --stop ends it, and all is as it was"
@@ -92,7 +92,7 @@ class TryOptions:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to the first question: can a change pay?"""
+    """The result of the observation: whether a change can pay, and which."""
 
     seen: Seen
     here: Here
@@ -216,7 +216,7 @@ def try_service(ctx: click.Context, **options: Any) -> None:
 
 
 def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
-    """Answer whether a change can pay, and try the best candidate."""
+    """Observe the service, print whether a change can pay, and try the best candidate."""
     host: Host = ctx.obj
     path = _path(host, given)
     if given.whole_host:
@@ -241,7 +241,9 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
 
 
 def _watches(ctx: click.Context, given: TryOptions) -> bool:
-    """Continue to test an earlier setting, if the options ask for that."""
+    """Start or continue `--watch` for an earlier trial, if the options ask for that; return
+    whether they do.
+    """
     if not given.watch or given.unit or given.cgroup or given.whole_host:
         if given.trial:
             raise click.UsageError("--trial is for --watch without a service")
@@ -254,7 +256,7 @@ def _watches(ctx: click.Context, given: TryOptions) -> bool:
 
 
 def _path(host: Host, given: TryOptions) -> str:
-    """Return the cgroup that the options name."""
+    """Return the path of the cgroup that the options name."""
     if sum([given.unit is not None, given.cgroup is not None, given.whole_host]) != 1:
         raise click.UsageError("give one of --unit NAME, --cgroup PATH and --host")
     if given.whole_host:
@@ -288,7 +290,7 @@ def _do_job(
 
 
 def _answer(host: Host, path: str, given: TryOptions) -> Answer:
-    """Observe the service and judge; omit candidates that the operator excluded."""
+    """Observe the service, and return the result without candidates that the user excluded."""
     seen = look(host, path, given.seconds)
     target = "--host" if given.whole_host else option_of(path)
     here = abilities(host, target, path, run_time(PRESET))
@@ -303,7 +305,7 @@ def _data(path: str, answer: Answer) -> dict[str, Any]:
 
 
 def _runnable(answer: Answer) -> str:
-    """Return the best candidate if `try` can run it here and now, else an empty string."""
+    """Return the best candidate if `try` can run it on this host now, else ""."""
     best = answer.candidates[0] if answer.verdict == WORTH else None
     return best.name if best and best.runs(answer.here) else ""
 
@@ -327,7 +329,7 @@ def _notes(path: str, answer: Answer) -> Iterator[str]:
 def _try(
     ctx: click.Context, given: TryOptions, path: str, candidate: str, answer: Answer | None
 ) -> None:
-    """Show what a trial would do, ask, and run it in this process or in a systemd unit."""
+    """Print the plan of a trial, ask, and run it in this process or as a systemd unit."""
     from mmpolicy.verbs import try_once, try_run
     from mmpolicy.verbs.try_run import Wish, keeps, new_trial
 
@@ -375,7 +377,7 @@ def _try(
 
 
 def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
-    """Return the command line of a trial in the foreground, for systemd."""
+    """Return the arguments of a trial in the foreground, for the systemd unit."""
     words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
     words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
@@ -394,7 +396,7 @@ def _run_here(
     with ExitStack() as stack:
         try:
             stack.enter_context(host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5))
-        except Error as err:  # another trial has begun since the first look
+        except Error as err:  # another trial has begun since the first check
             if who := running(host.tree):
                 raise in_the_way(who) from err
             raise
@@ -439,7 +441,7 @@ def _candidate_lines(candidates: list[Candidate]) -> Iterator[str]:
 
 
 def _host_words(host: Host) -> str:
-    """Return the host's enabled folio sizes in words."""
+    """Return the folio sizes that this host enables, as text."""
     sizes = (f"{size} kB {mode}" for size, mode in modes(host.tree).items() if mode != "never")
     loaded = "the module is loaded" if host.tree.is_dir(CONTROL) else "the module is not loaded"
     given = f"folios: {', '.join(sizes) or 'none'}"

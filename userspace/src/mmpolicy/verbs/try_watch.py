@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The verb `try --watch`: continue to test a kept setting, and take it back if it does harm.
+"""The verb `try --watch`: continue to test a kept setting, and undo it if it does harm.
 
-In each cycle of time, one block runs at stock at a random moment, next to a block with the
-setting, and a coin decides which of the two comes first. At all other times the setting is in
-force. However the process ends, it tries to leave the setting in force.
+In each cycle, one block runs at stock at a random moment, next to a block with the setting, and a
+coin decides which of the two comes first. At all other times the setting is in force. However the
+process ends, it tries to leave the setting in force.
 """
 
 from __future__ import annotations
@@ -75,10 +75,11 @@ from mmpolicy.verbs.try_now import not_now
 from mmpolicy.verbs.try_run import CPU, MEMORY, WORK
 
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0
-# The shortest and the longest sleep, in seconds; signals are checked between sleeps.
+# shortest and longest sleep in seconds; signals are handled between sleeps
 LEAST_S, STEP_S = 0.01, 5.0
 HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
-HARMED = 2  # The promised time is that for finding harm of this many times the margin.
+# The printed number of days is the time in which harm of this many times the margin is found.
+HARMED = 2
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
 NEXT = "mmpolicy try --watch 2% starts the test again"
@@ -88,7 +89,7 @@ NEXT = "mmpolicy try --watch 2% starts the test again"
 
 
 def cost_lines(percent: float, block_s: float) -> Iterator[str]:
-    """Yield in words how the setting is tested further, and what that costs."""
+    """Yield what further tests of the setting do, and what they cost, as text."""
     cycle = block_s * 100 / percent
     yield (
         f"watch: one block of {block_s:g} s in {cycle / 60:.3g} min is at stock, as long as the "
@@ -101,7 +102,7 @@ def cost_lines(percent: float, block_s: float) -> Iterator[str]:
 
 
 def promise_line(record: Watched) -> str:
-    """Return in words how many days it takes to find harm."""
+    """Return how many days it takes to find harm, as text."""
     known = [f"{name} in {days:.1f} days" for name, days in record.days.items() if days]
     late = [name for name, days in record.days.items() if not days]
     said = [f"found in 4 of 5 cases: {', '.join(known)}"] * bool(known)
@@ -113,7 +114,7 @@ def promise_line(record: Watched) -> str:
 
 
 def begin_lines(record: Watched) -> Iterator[str]:
-    """Yield the price, and the time until harm is found."""
+    """Yield the cost of further tests, and the time until harm is found."""
     yield from cost_lines(record.percent, record.block_s)
     yield promise_line(record)
 
@@ -179,7 +180,7 @@ def unit_of(record: Watched) -> str:
 
 
 class How(NamedTuple):
-    """How the operator wants the test to start."""
+    """The options on how to start the test."""
 
     yes: bool
     foreground: bool
@@ -188,7 +189,9 @@ class How(NamedTuple):
 
 
 def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -> None:
-    """Show the cost, ask, and test a kept setting further, in a systemd unit or in this process."""
+    """Print the cost, ask, and continue to test a kept setting, in this process or as a systemd
+    unit.
+    """
     host: Host = ctx.obj
     trial = _trial_of(host.tree, name)
     known = watched_of(host.tree, trial.name)
@@ -224,15 +227,16 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
             return trial
         record = watched_of(tree, trial.name)
         if name == trial.name and record and record.phase in (ON, GOING_BACK):
-            return trial  # The module may be being reloaded at this moment.
+            return trial  # the module may be in the middle of a reload
     text = f"nothing is in force that {name} has kept" if name else "no setting of try is in force"
     raise Error(text, Exit.FAILED, "mmpolicy try --list")
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Go on testing the kept setting, here and not in a unit of systemd.
+    """Continue to test the kept setting in this process, not as a systemd unit.
 
-    The test ends by a signal, when another program changes the setting, or when the setting harms.
+    The test ends when a signal arrives, another program changes the setting, or the setting does
+    harm.
     """
     host: Host = ctx.obj
     with host.tree.locked(record.lock, f"{RUN}{os.getpid()}", 0.5), noted() as caught:
@@ -249,7 +253,7 @@ def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> 
 
 
 def watch_trial(host: Host, trial: Trial, percent: float) -> None:
-    """Begin to test the setting of a trial; if that is impossible, the setting is still kept."""
+    """Start to test the setting of a trial further. If that fails, the setting is still kept."""
     try:
         record = new_record(host.tree, trial, percent)
         begin_watch(host, record)
@@ -266,7 +270,7 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
 
 
 class Watcher:
-    """Tests one kept setting with a pair of blocks in each cycle."""
+    """Tests one kept setting by a pair of blocks in each cycle."""
 
     def __init__(
         self, ctx: click.Context, trial: Trial, record: Watched, caught: list[int]
@@ -275,18 +279,18 @@ class Watcher:
         self.trial = trial
         self.record = record
         self._ctx, self._caught = ctx, caught
-        self._changed = 0  # How many checks in a row have found that the setting is not in force.
+        self._changed = 0  # number of checks in a row that have found the setting not in force
         self._offset = time.time() - self.host.clock()
 
     @property
     def _over(self) -> bool:
-        """Return whether the test has ended, or an operator asks it to end."""
+        """Return whether the test has ended, or a signal or the user asks it to end."""
         if self.record.phase == ON and self.host.tree.exists(self.record.stop):
             self._keep(phase=ENDED, reason=STOPPED)
         return bool(self._caught) or self.record.phase in (ENDED, WENT_BACK)
 
     def run(self) -> None:
-        """Go on until the end."""
+        """Run pairs of blocks until the test ends."""
         self._keep(skipped="")
         self._mend()
         tell_ready()
@@ -304,7 +308,7 @@ class Watcher:
             self.host.sleep(min(left, STEP_S))
 
     def _keep(self, **changes: Any) -> None:
-        """Write the progress to the record; a full disk does not end the test."""
+        """Write changes of the progress to the record; a full disk does not end the test."""
         new = replace(self.record, **changes)
         with suppress(Error):
             new.keep(self.host.tree)
@@ -314,7 +318,9 @@ class Watcher:
         keep_change(self.host, StateChange({}, {}), f"{self.record.cgroup}: {note}")
 
     def _mend(self) -> None:
-        """Bind the service to its profile again if this test was killed while it was at stock."""
+        """Bind the service to its profile again, if this test was killed while the service was at
+        stock.
+        """
         if self.record.at_stock:
             note = mend(self.host.tree, self.record) or "bound again"
             self._tell(f"a block at stock was interrupted: {note}")
@@ -339,7 +345,9 @@ class Watcher:
             self._keep(skipped=err.message)
 
     def _gone(self) -> bool:
-        """Return whether an operator has undone the setting; reloading the module takes time."""
+        """Return whether the user has undone the setting: two checks must find it gone, as the
+        module may be reloaded.
+        """
         if standing(self.host.tree, self.trial) == KEPT:
             self._changed = 0
             return False
@@ -357,7 +365,7 @@ class Watcher:
         return not_now(self.host, self.trial.unit)
 
     def _pair(self) -> Watch | None:
-        """Run one pair of blocks; return None if it was interrupted."""
+        """Run one pair of blocks; return its values, or None if it was interrupted."""
         tree, record = self.host.tree, self.record
         file = tree.real(f"/run/mmpolicy/watch-{record.trial}.jsonl")
         file.unlink(missing_ok=True)
@@ -379,11 +387,11 @@ class Watcher:
         return Watch(at, {name: pairs[0] for name, pairs in found.items()})
 
     def _note_stock(self, number: int) -> None:
-        """Record the block at stock before it begins; an error prevents the block."""
+        """Record the block at stock before it begins; an error here prevents the block."""
         self.record = self.record.keep(self.host.tree, at_stock=number)
 
     def _plan(self) -> Plan:
-        """Return a switchback of one pair."""
+        """Return the plan of a switchback with one pair of blocks."""
         record = self.record
         words = ["--design", "switchback", "--treatment", record.profile]
         words += ["--cgroup", record.cgroup, "--aa-pairs", "0", "--stop", "anytime"]
@@ -417,7 +425,7 @@ class Watcher:
 
 
 def harm(record: Watched, pairs: Sequence[Watch]) -> str:
-    """Return in words which metric is shown to be worse than allowed; empty if none is."""
+    """Return which metric is shown to be worse than its margin, as text; "" if none is."""
     from mmpolicy.ab.report.drift import evidence_of, is_harm
 
     metrics = _metrics(record)
@@ -434,7 +442,7 @@ def harm(record: Watched, pairs: Sequence[Watch]) -> str:
 
 
 def _effects(record: Watched, pairs: Sequence[Watch]) -> Iterator[tuple[str, Ends]]:
-    """Yield the effect of each metric in percent, if there are enough pairs for an interval."""
+    """Yield the effect on each metric in percent, if there are enough pairs for an interval."""
     for metric in _metrics(record):
         values = [each.values[metric.name] for each in pairs if metric.name in each.values]
         scale, *ends = sequence(values) if len(values) > 1 else ("difference", 0.0)
@@ -449,7 +457,7 @@ def _ends(ends: Ends) -> str:
 
 
 def take_back(host: Host, trial: Trial) -> None:
-    """Undo the kept setting; keep later changes by other commands."""
+    """Undo the kept setting; changes that other commands made since are not undone."""
     tree, name = host.tree, trial.profile
     with exclusive(host, dry_run=False):
         if tree.exists(file_of(name)):
@@ -463,21 +471,21 @@ def take_back(host: Host, trial: Trial) -> None:
 
 
 def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
-    """Return whether an entry binds the service to the kept setting."""
+    """Return whether an entry of the state binds the service to the kept setting."""
     if isinstance(key, UnitBinding):
         return key.unit == trial.unit and value == profile
     return isinstance(key, CgroupBinding) and value == profile
 
 
 def _is_of(key: Any, profile: str) -> bool:
-    """Return whether an entry is this profile, or a setting in it."""
+    """Return whether an entry of the state is this profile, or a setting in it."""
     if isinstance(key, Setting):
         return key.profile == profile
     return isinstance(key, Profile) and key.name == profile
 
 
 def mend(tree: Tree, record: Watched) -> str:
-    """Bind a service again whose block at stock was interrupted, or return why not."""
+    """Bind a service again whose block at stock was interrupted; return why not, or ""."""
     return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
 
 
@@ -485,7 +493,7 @@ def mend(tree: Tree, record: Watched) -> str:
 
 
 def watch_lines(tree: Tree, record: Watched) -> Iterator[str]:
-    """Yield the progress of a setting's further test."""
+    """Yield the progress of the further test of a setting, as text."""
     yield f"watch      {_where(tree, record)}"
     for metric in _metrics(record):
         if ends := record.effects.get(metric.name):
@@ -510,7 +518,7 @@ def _where(tree: Tree, record: Watched) -> str:
 
 
 def _judged(metric: Metric, ends: Ends) -> str:
-    """Return the verdict for an interval."""
+    """Return the verdict on a metric by its interval."""
     low, high = (ends[1], ends[2]) if metric.better == "lower" else (-ends[2], -ends[1])
     if metric.guard:
         return f"within its margin of {metric.margin:g} %" if high < metric.margin else "not clear"
@@ -518,7 +526,7 @@ def _judged(metric: Metric, ends: Ends) -> str:
 
 
 def stop_watches(host: Host) -> list[Watched]:
-    """End all further tests on this host, and acknowledge settings that were taken back."""
+    """End the further tests on this host, and acknowledge settings that were undone."""
     stopped = []
     for record in read_watched(host.tree):
         if record.phase == WENT_BACK and not record.known:
@@ -529,7 +537,9 @@ def stop_watches(host: Host) -> list[Watched]:
 
 
 def _stop(host: Host, record: Watched) -> Watched:
-    """End one test, and wait until its setting is in force; without a process, bind it here."""
+    """End one test, and wait until its setting is in force. If no process runs the test, bind the
+    service here.
+    """
     tree, who = host.tree, record.running(host.tree)
     pid = re.fullmatch(rf"{RUN}(\d+)", who)
     tree.keep(record.stop, "")
