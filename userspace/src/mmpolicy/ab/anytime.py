@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Inference that is valid at any look: an e-process over the coin tosses, and a stopping rule.
+"""Inference that is valid at any look: an e-process over the random assignments, and a stopping
+rule.
 
-In each pair, a coin decided the sign of the difference d. If the treatment has no effect, the signs
-are fair coins whatever the sizes |d|, so exp(k d) / cosh(k d) has mean 1, even if k is chosen from
-the sizes. The product over all pairs is then a martingale: the probability that it ever reaches 1 /
-alpha is at most alpha (Ville 1939), however often one looks. This needs no distribution, no moments
-and no independence in time. The inverse is a p-value for any moment, and the effects that it does
-not reject form a confidence sequence.
+In each pair, a coin toss decided which block got the treatment, and so the sign of the difference
+d. If the treatment has no effect, the signs are fair coin tosses whatever the sizes |d| are. So
+exp(k d) / cosh(k d) has mean 1, even if k is chosen from the sizes. The product over all pairs is
+then a martingale: the probability that it ever reaches 1 / alpha is at most alpha (Ville 1939),
+however often one looks. This needs no distribution, no moments and no independence in time. The
+inverse of the product is a p-value for any moment, and the effects that it does not reject form a
+confidence sequence.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ from types import MappingProxyType
 from mmpolicy.ab.design import ALPHA, Pairs, at_margin, differences, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
-# values of k, in units of the root mean square so far; the results are averaged
+# values of k, in units of the root mean square of d so far; the e-processes of all k are averaged
 RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)
 STEPS = 12  # bisection steps of _end()
-FAR = 8.0  # times the spread of the pairs: the search for an interval stops here
+FAR = 8.0  # the search for an end of the interval stops at this multiple of the spread of the pairs
 MOST = 100.0  # largest effect searched for, as a logarithm
 ROOT_STEPS = 60  # bisection steps of _root()
 HALF = log(2)
 
 
 def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
-    """Return the maximum that the e-process has reached; signs: the directions of effect tested
-    (+1, -1).
+    """Return the largest value that the e-process has reached.
+
+    signs: the directions of an effect that are tested, +1, -1 or both.
     """
     most, squares = 1.0, 0.0
     sums = [0.0] * (len(RATES) * len(signs))
@@ -47,14 +50,16 @@ def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
 
 
 def p_anytime(d: Sequence[float]) -> float:
-    """Return the two-sided p-value, valid at any look."""
+    """Return the two-sided p-value, which is valid at any look."""
     return 1 / evidence(d)
 
 
 def p_against(d: Sequence[float], lost: int) -> float:
-    """Return the two-sided p-value if `lost` pairs contradict the sign of sum(d).
+    """Return the two-sided p-value if `lost` pairs are taken as results against the sign of
+    sum(d).
 
-    The lost pairs are inserted first and give no evidence themselves: only the side of d is tested.
+    The lost pairs come first in the sequence, so they can only delay evidence. Only the direction
+    of sum(d) is tested.
     """
     if not lost:
         return p_anytime(d)
@@ -67,11 +72,12 @@ def p_below_anytime(d: Sequence[float]) -> float:
 
 
 def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
-    """Return the differences of pairs, less an effect, on one scale for the whole run.
+    """Return the differences of pairs, less a given effect, on one scale for the whole run.
 
-    They are differences of logarithms until a pair has a value of 0 or below, and from then on
-    differences of values, rescaled by the sizes seen until then. Neither depends on a future coin,
-    so all of them form one e-process: the change of scale adds no second test. effect: a logarithm.
+    They are differences of logarithms up to the first pair with a value of 0 or below, and from
+    then on differences of values, rescaled by the sizes seen until then. Neither depends on a
+    later coin toss, so all of them form one e-process, and the change of scale is no second test.
+    effect: a logarithm.
     """
     logs = next((n for n, pair in enumerate(pairs) if min(pair) <= 0), len(pairs))
     d = [log_of_ratio([pair]) for pair in pairs[:logs]]
@@ -83,13 +89,15 @@ def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
 
 
 def excess_in_turn(pairs: Pairs, lower: bool, margin: float) -> list[float]:
-    """Return for each pair by how much the treatment exceeds a margin in percent."""
+    """Return for each pair by how much the treatment exceeds a margin, which is in percent."""
     sign = 1 if lower else -1
     return [sign * each for each in in_turn(pairs, log(at_margin(lower, margin)))]
 
 
 def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, float]:
-    """Return scale, estimate and interval. All intervals of one run cover the truth at once."""
+    """Return scale, estimate and interval of the effect. The probability that all intervals of a
+    run contain the true effect is 95 %.
+    """
     scale, d = differences(pairs)
     if scale == "totals":
         middle = _root(pairs)
@@ -113,7 +121,7 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
 def _root(pairs: Pairs) -> float:
     """Return the effect for which the remaining differences sum to 0.
 
-    If the first pair has no logarithm, return the logarithm of the ratio of totals.
+    If the first pair has no logarithm, return the logarithm of the ratio of totals instead.
     """
     if all(min(pair) <= 0 for pair in pairs[:1]):
         return log_of_ratio(pairs)
@@ -128,9 +136,10 @@ def answered(
     metrics: Sequence[Metric], pairs_of: Mapping[str, Pairs], margin: float | None,
     lost: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:  # fmt: skip
-    """Tell if the run may stop: an effect was found, and every other metric is no worse.
+    """Return whether the run may stop: an effect was found, and every other metric is shown to be
+    no worse.
 
-    lost: for each metric, the number of lost pairs that count against it.
+    lost: for each metric, the number of lost pairs that are taken as results against the effect.
     """
     wanted = [metric for metric in metrics if not metric.guard]
     found, shown = set(), set()
@@ -152,7 +161,7 @@ def answered(
 
 
 def _end(rest: Callable[[float], list[float]], middle: float, far: float, alpha: float) -> float:
-    """Return the rejected effect that is nearest to the middle, on the side of `far`."""
+    """Return the rejected effect nearest to the estimate, on the side of `far`."""
     if evidence(rest(middle + far)) < 1 / alpha:
         return inf if far > 0 else -inf
     near = 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The settings of both arms, given as a profile name or written out."""
+"""The settings of both arms, given as the name of a profile or written out."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from mmpolicy.host.knobs import Values, check_value, find_knobs, no_knob
 
 STOCK = "stock"
 
-Settings = dict[Setting, str]  # keys refer to the default profile
+Settings = dict[Setting, str]  # settings of an arm; the keys refer to the default profile
 
 
 def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
-    """Split the text of an arm into policy settings and kernel knobs with their values.
+    """Split the text of an arm into policy settings, as text, and the kernel's own knobs with
+    their values.
 
-    A knob is written `NAME=VALUE`. If two names mean one knob, the last one counts.
+    A knob is written `NAME=VALUE`. If two names stand for the same knob, the last value counts.
     """
     if "=" not in text:
         return text, {}
@@ -37,8 +38,8 @@ def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
 
 
 def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
-    """Raise the error for a folio size that the kernel lacks, and for unknown names if the module
-    is not loaded.
+    """Raise an error for a folio size that the kernel lacks, or for an unknown name while the
+    module is not loaded.
     """
     err = no_knob(knobs, name)
     if err.exit_code == Exit.LACKING:
@@ -50,9 +51,10 @@ def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
 
 
 def settings_of_arm(control: Control, state: State, text: str) -> Settings:
-    """Return the settings that the text describes, else raise a usage error.
+    """Return the settings that the text of an arm describes; raise a usage error for an invalid
+    text.
 
-    The text is `stock`, the name of a profile, or `POINT=POLICY[,KNOB=VALUE ...]`, where a further
+    The text is `stock`, the name of a profile, or `POINT=POLICY[,KNOB=VALUE ...]`, where another
     POINT=POLICY begins the next point. A profile is copied now, so a change to it during the run
     does not change the experiment.
     """

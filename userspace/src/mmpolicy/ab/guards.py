@@ -16,12 +16,12 @@ from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import ARMS, Arm, Command, Sample, Units
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-WINDOW_S = 1.0  # period over which a rate is taken
+WINDOW_S = 1.0  # seconds over which a rate is computed
 
 
 @dataclass(frozen=True)
 class Guard:
-    """`METRIC < NUMBER`, or with <=, > or >=."""
+    """A condition `METRIC < NUMBER`, or one with <=, > or >=."""
 
     text: str
     metric: Metric
@@ -30,7 +30,7 @@ class Guard:
 
     @classmethod
     def parse(cls, text: str) -> Guard:
-        """Return the guard that the text describes, else raise a usage error."""
+        """Return the guard that a text describes; raise a usage error for an invalid text."""
         found = re.fullmatch(r"(.+?)\s*(<=|>=|<|>)\s*(\S+)", text.strip())
         try:
             limit = float(found[3]) if found else nan
@@ -56,7 +56,8 @@ class Guard:
         return all(each.momentary for each in self.metric.sources())
 
     def values(self, window: deque[Sample]) -> list[tuple[float, str]]:
-        """Return the guarded values, each with its arm, or with "" if the value is of the host.
+        """Return the values of the guard, each with its arm, or with "" for a value of the whole
+        host.
 
         A level is read from the latest sample, any other source over the last second.
         """
@@ -70,12 +71,12 @@ class Guard:
 
 
 class Watch:
-    """The last second of samples for a set of guards."""
+    """Checks guards against the samples of the last second."""
 
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.guards = list(guards)
         self.window: deque[Sample] = deque()
-        self.last: dict[str, float] = {}  # guard -> its latest value
+        self.last: dict[str, float] = {}  # the latest value, by the text of the guard
 
     def look(self, sample: Sample) -> tuple[str, str] | None:
         """Add a sample; return the reason and the arm if a guard is broken, else None."""

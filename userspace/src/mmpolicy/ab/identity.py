@@ -22,7 +22,7 @@ from mmpolicy.host.machine import Host, hardware_of
 MACHINE = "/etc/machine-id"
 KEY = b"mmpolicy ab"
 NODES = "/sys/devices/system/node"
-# Fields of the header that must be equal in pooled files.
+# fields of the header that must be equal in files that are pooled
 EQUAL = (
     "design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length", "detect",
     "unit", "cgroup_path", "at_switch", "saturation",
@@ -30,17 +30,19 @@ EQUAL = (
 
 
 def _keyed(tree: Tree, text: str) -> bytes:
-    """Return a keyed hash for a text, from which the machine-id cannot be recovered."""
+    """Return a keyed hash of a text. It does not reveal the machine-id, which is the key."""
     return hmac.new(tree.read(MACHINE).encode(), KEY + text.encode(), hashlib.sha256).digest()
 
 
 def host_id(tree: Tree) -> str:
-    """Return the id of this host in files; "" if it has no machine-id."""
+    """Return the id that stands for this host in files; "" without a machine-id."""
     return _keyed(tree, "")[:16].hex() if tree.exists(MACHINE) else ""
 
 
 def seed_here(tree: Tree, seed: int) -> int:
-    """Return a seed for this machine: hosts given one --seed must toss different coins."""
+    """Return a seed for this machine, so that hosts with the same --seed draw different
+    assignments.
+    """
     if not tree.exists(MACHINE):
         return seed
     return int.from_bytes(_keyed(tree, str(seed))[:8], "little") % MAX_SEED
@@ -56,7 +58,7 @@ def labels_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
-    """Return the facts about a host by which effects can be compared."""
+    """Return the facts about a host that help to compare its effects with those of other hosts."""
     tree, made_of = host.tree, hardware_of(host.tree)
     facts: dict[str, Any] = {"kernel": host.release(), "machine": made_of.machine}
     facts |= {"cpus": made_of.cpus, "name": platform.node(), "boot": boot_of(tree)}
@@ -69,7 +71,7 @@ def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
 
 
 def digest_of(header: dict[str, Any]) -> str:
-    """Return a digest of the fields that must be equal in pooled files."""
+    """Return a digest of the header fields that must be equal in files that are pooled."""
     equal = {name: header.get(name) for name in EQUAL if name != "saturation" or header.get(name)}
     equal |= {arm: header[arm]["settings"] for arm in ("control", "treatment")}
     return hashlib.sha256(json.dumps(equal, sort_keys=True).encode()).hexdigest()[:16]

@@ -41,16 +41,17 @@ TIMES = "fault_ns"
 
 # Statistics of the samples of a block, other than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
-# The slash between two sources; the names of two cgroups may have spaces around theirs.
+# the slash between two sources, with spaces, as names of cgroups may contain a slash without them
 RATIO = r" / (?=\s*(?:vmstat\.|cpu\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
-# The first form that matches counts.
+# forms of a source; the first that matches counts
 GRAMMAR: tuple[tuple[str, Make], ...] = (
     (r"cmd:(.+)", lambda text, rate, m: Command(text, rate, m[1])),
     (
-        # The last slash ends the path, so that a name in it may have colons, as containerd's do.
+        # the last slash ends the path, so a name in the path may have colons, as those of
+        # containerd do
         r"cgroup:((?:/[^/]+)*/[^/:]+)(?::([^/]+))?",
         lambda text, rate, m: CgroupFile(text, rate, m[2] or "", _checked(m[1])),
     ),
@@ -72,7 +73,7 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
 
 
 def _checked(path: str) -> str:
-    """Return a path without `..` or empty parts, else raise a usage error."""
+    """Return a path; raise a usage error if it has `..` or empty parts."""
     try:
         parts_of(path.strip("/"))
     except Error as err:
@@ -81,7 +82,7 @@ def _checked(path: str) -> str:
 
 
 def parse_source(text: str) -> Source:
-    """Return the source that the text describes, else raise a usage error."""
+    """Return the source that a text describes; raise a usage error for an invalid text."""
     body = text.removesuffix("/s")
     for form, make in GRAMMAR:
         found = re.fullmatch(form, body, re.DOTALL)
@@ -98,14 +99,14 @@ class Metric:
     name: str
     top: Source
     bottom: Source | None
-    better: str  # lower, higher or "" if not stated
-    margin: float  # percent by which a guard may be worse; 0: the margin of the run
-    guard: bool  # the metric must only be no worse; else the run is to improve it
-    of: str  # statistic of the samples of a block: pNN, max, spread; "": mean
+    better: str  # "lower", "higher", or "" if the user did not say which is better
+    margin: float  # percentage by which a guard metric may get worse; 0: the margin of the run
+    guard: bool  # True if the metric must only be no worse; False if the run is to improve it
+    of: str  # statistic over the samples of a block: pNN, max or spread; "": the mean
 
     @classmethod
     def parse(cls, text: str) -> Metric:
-        """Return the metric that the text describes, else raise a usage error."""
+        """Return the metric that a text describes; raise a usage error for an invalid text."""
         body, better = text.strip(), ""
         role = re.search(r" guard(?: +(\d+(?:\.\d+)?) ?%?)?$", body)
         margin = float(role[1]) if role and role[1] else 0.0
@@ -136,21 +137,21 @@ class Metric:
 
     @property
     def of_units(self) -> bool:
-        """Tell if each unit has a value of its own."""
+        """Return whether each unit has a value of its own."""
         return any(isinstance(each, UnitFile) for each in self.sources())
 
     @property
     def averaged(self) -> bool:
-        """Tell if one of its sources is a moving average."""
+        """Return whether one of the metric's sources is a moving average."""
         return any(each.averaged for each in self.sources())
 
     @property
     def momentary(self) -> bool:
-        """Tell if one sample is enough, so that a longer block changes nothing."""
+        """Return whether one sample yields the value, so that a longer block changes nothing."""
         return all(each.momentary for each in self.sources())
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the value over a window of samples; None if it has none."""
+        """Return the value over a window of samples; None if a source has none."""
         if not self.of:
             return self._plain(window, arm)
         parts = [[each] for each in window] if self.momentary else zip(window, window[1:])
@@ -175,5 +176,7 @@ def of_samples(values: Sequence[float], of: str) -> float:
 
 
 def all_sources(metrics: Iterable[Metric]) -> list[Source]:
-    """Return the sources of metrics, each once, whether as a rate or not."""
+    """Return the sources of the metrics without duplicates; a source and its rate count as the
+    same.
+    """
     return list({each.text: each for metric in metrics for each in metric.sources()}.values())

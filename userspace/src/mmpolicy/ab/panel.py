@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Reduce a value per unit and block of split to one pair per block.
+"""Reduce the values of units in the blocks of a split design to one pair per block.
 
-Units differ far more than any policy changes them, so each is compared with itself: its mean over
-all blocks is subtracted. The mean does not depend on the coins, and within a block both arms could
-have been swapped, so the test of these pairs is as exact as of any others.
+Units differ far more from each other than any policy changes them. So each unit is compared with
+itself: its mean over all blocks is subtracted. This mean does not depend on the random assignment,
+and within a block both arms could have been swapped. So the test of these pairs is as exact as
+that of other pairs.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from typing import NamedTuple, Optional
 from mmpolicy.ab.sources import ARMS
 
 Values = Mapping[str, float]  # by unit
-Both = Optional[tuple[float, float]]  # control and treatment; None if an arm has no unit
+Both = Optional[tuple[float, float]]  # values of control and treatment; None if an arm has no unit
 
 
 class Cell(NamedTuple):
-    """A unit in a block."""
+    """The arm and the value of a unit in a block."""
 
     arm: str
     value: float
 
 
-Cells = Mapping[str, Cell]  # the units of a block
+Cells = Mapping[str, Cell]  # the units of a block by name
 
 
 def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
@@ -39,7 +40,9 @@ def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
 
 
 def usual(blocks: Iterable[Values]) -> list[Values]:
-    """Return the mean of each unit over the blocks before each block, and last over all blocks."""
+    """Return the mean of each unit over the blocks before each block; the last entry is over all
+    blocks.
+    """
     sums, counts, found = dict[str, float](), Counter[str](), list[Values]()
     for block in [*blocks, {}]:
         found.append({unit: sums[unit] / counts[unit] for unit in counts})
@@ -50,9 +53,10 @@ def usual(blocks: Iterable[Values]) -> list[Values]:
 
 
 def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
-    """Return the values less the mean of each unit; without logarithms, relative to that mean.
+    """Return the values less the mean of their unit; values without logarithms are divided by this
+    mean.
 
-    past: use only blocks before. A unit without a known mean is left out.
+    past: use only the blocks before. A unit without a known mean is left out.
     """
     known = usual(blocks)
     return [
@@ -74,10 +78,12 @@ def sides(values: Values, arms: Mapping[str, str]) -> Both:
 
 
 def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
-    """Return control and treatment of each block, around the mean of all units.
+    """Return values of control and treatment for each block, with differences between units
+    removed.
 
-    past: subtract only the mean of earlier blocks, as a result that is valid at any look cannot use
-    later ones. Otherwise each unit's mean contains part of the effect, which is corrected for.
+    past: subtract only the mean of earlier blocks, as a result that is valid at any look must not
+    use later blocks. Otherwise the mean of each unit contains a part of the effect, for which the
+    result is corrected.
     """
     ratio, values = logarithms(blocks)
     arms = [{unit: cell.arm for unit, cell in block.items()} for block in blocks]
@@ -96,7 +102,7 @@ def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
 
 
 def _shown(arms: Sequence[Mapping[str, str]]) -> float:
-    """Return the share of an effect that remains after the mean of each unit is subtracted."""
+    """Return the share of an effect that is left after the mean of each unit is subtracted."""
     treated = [{unit: float(arm == ARMS[1]) for unit, arm in of.items()} for of in arms]
     both = [sides(rest, of) for rest, of in zip(centred(treated, True, False), arms)]
     found = [treatment - control for control, treatment in filter(None, both)]
@@ -104,7 +110,9 @@ def _shown(arms: Sequence[Mapping[str, str]]) -> float:
 
 
 def neighbours(low: Cells, high: Cells) -> Both:
-    """Return the means, in each of two blocks, of the units that are in the control of both."""
+    """Return the means over the units that are in the control arm of both blocks, for each of the
+    two blocks.
+    """
     units = [unit for unit in low if unit in high
              if low[unit].arm == high[unit].arm == ARMS[0]]  # fmt: skip
     if not units:

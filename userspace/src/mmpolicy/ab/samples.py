@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The file of samples: JSON lines, from which a report can be made repeatedly.
 
-The first line is the header. Then come `sample` with raw readings, `block` at the end of each
-block, `plan` when the number of pairs was settled, and `end`. A reading that is no finite number is
+The first line is the header. Then come `sample` with readings, `block` at the end of each block,
+`plan` when the number of pairs was decided, and `end`. A reading that is not a finite number is
 null, and a block that needs it has no value.
 """
 
@@ -22,18 +22,19 @@ from mmpolicy.ab.panel import Cell, Cells, neighbours, pairs_of
 from mmpolicy.ab.sources import ARMS, Command, HostFile, Numbers, Sample, falls
 from mmpolicy.errors import Error, Exit
 
-VERSIONS = (1, 2)  # readable versions of files; the last one is written
-HUGE = 1e150  # larger values are dropped, as their square overflows
+VERSIONS = (1, 2)  # versions of the file that can be read; the last one is written
+HUGE = 1e150  # values above this are dropped, as their square overflows
 PERCENT = 100
-JUMP, JUMP_S = 0.1, 1.0  # share of a block, and seconds, by which its duration may be off
+# share of a block, and seconds, by which its duration may differ from the usual one
+JUMP, JUMP_S = 0.1, 1.0
 MOST_SAMPLES = 1e6  # per block
-COUNTED = ("decisions", "timed", "missed")  # optional fields of a block, with a number per arm
+COUNTED = ("decisions", "timed", "missed")  # optional fields of a block, with a number for each arm
 PHASES = ("aa", "ab", SATURATION)
-CLIMBS = 4  # blocks needed to see that a level only rises
+CLIMBS = 4  # fewest blocks from which a source that only rises is recognised
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
 
-# The required fields of each kind of line, with their types.
+# required fields of each kind of line, with their types
 FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "header": {
         "version": int, "design": str, "block_s": NUMBER, "washout_s": NUMBER,
@@ -51,7 +52,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def storable(data: Any) -> Any:
-    """Return data with null for numbers that are not finite, which JSON lacks."""
+    """Return data with null in place of numbers that are not finite, which JSON does not have."""
     if isinstance(data, dict):
         return {key: storable(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -102,11 +103,11 @@ def check(record: dict[str, Any], kind: str) -> None:
 
 @dataclass
 class Recording:
-    """The contents of a file, as far as the run got."""
+    """The contents of a samples file, which may end early."""
 
     header: dict[str, Any]
     blocks: dict[int, dict[str, Any]] = field(default_factory=dict)  # complete blocks
-    windows: dict[int, list[Sample]] = field(default_factory=dict)  # block -> samples
+    windows: dict[int, list[Sample]] = field(default_factory=dict)  # samples by block
     plan: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
     _usual_s = 0.0  # cache of usual_s(); 0: not computed
@@ -134,7 +135,7 @@ class Recording:
 
     @property
     def length(self) -> str:
-        """Return the rule of the length: `size`, `anytime`, or "" for fixed in advance."""
+        """Return the rule for the length: "size", "anytime", or "" for fixed in advance."""
         return str(self.header.get("length", ""))
 
     @property
@@ -164,7 +165,9 @@ class Recording:
         return value if value is not None and abs(value) < HUGE else None
 
     def usual_s(self) -> float:
-        """Return the usual time measured per block: the plan, or the median if that is longer."""
+        """Return the usual seconds measured per block: the planned time, or the median if that is
+        longer.
+        """
         if not self._usual_s:
             spans = [each[-1].t - each[0].t for each in self.windows.values()]
             planned = self.header["block_s"] - self.header["washout_s"]
@@ -172,7 +175,7 @@ class Recording:
         return self._usual_s
 
     def kept_time(self, window: Sequence[Sample]) -> bool:
-        """Tell if the clock did not jump during a block, and the host did not stall."""
+        """Return whether the clock did not jump during a block, and the host did not stall."""
         if any(after.t < before.t for before, after in zip(window, window[1:])):
             return False
         usual = self.usual_s()
@@ -182,8 +185,8 @@ class Recording:
     def by_pair(self, metric: Metric, phase: str, part: str = "") -> dict[int, tuple[float, float]]:
         """Return the values of all complete pairs, by the number of the pair.
 
-        In the phase of saturation, they are values of untreated units, with few and with many
-        others treated.
+        In the phase "saturation", they are values of untreated units, while few and while many
+        others are treated.
         """
         if metric.of_units:
             return self._of_units(metric, phase, part)
@@ -197,7 +200,7 @@ class Recording:
         return {pair: (each[control], each[treatment]) for pair, each in both.items()}
 
     def cells(self, metric: Metric, phase: str, part: str = "") -> dict[int, Cells]:
-        """Return the values of units in each block of a phase, by the number of the block."""
+        """Return the values of all units in each block of a phase, by the number of the block."""
         found: dict[int, Cells] = {}
         for number, block in sorted(self.blocks.items()):
             if block["phase"] == phase:
@@ -226,7 +229,7 @@ class Recording:
         return {pair: each for pair, each in found.items() if each}
 
     def firsts(self) -> dict[int, bool]:
-        """Return for each pair of switchback if its first block has the treatment."""
+        """Return for each pair of switchback whether its first block has the treatment."""
         found: dict[int, bool] = {}
         for _, pair, arm in self.of_phase("ab") if self.header["design"] == "switchback" else ():
             found.setdefault(pair, arm == ARMS[1])
@@ -234,11 +237,13 @@ class Recording:
 
     @property
     def stopped_in_treatment(self) -> bool:
-        """Tell if a guard broke in the treatment."""
+        """Return whether a guard broke in the treatment."""
         return self.end.get("status") == "guard" and self.end.get("arm") == ARMS[1]
 
     def exposure(self) -> tuple[float, float]:
-        """Return the seconds without and with the treatment, including a block that was cut off."""
+        """Return the seconds without and with the treatment, including a block that was
+        interrupted.
+        """
         control = treatment = 0.0
         for block in self.blocks.values():
             seconds, both = block["ended"] - block["began"], block["phase"] == SATURATION
@@ -257,7 +262,7 @@ class Recording:
     def lost(self, metric: Metric) -> dict[str, int]:
         """Return for each arm the number of its A/B blocks without a value.
 
-        If the metric is of units, count units of blocks instead.
+        For a metric of units, count units in blocks instead.
         """
         counts = dict.fromkeys(ARMS, 0)
         if metric.of_units:
@@ -270,19 +275,20 @@ class Recording:
         return counts
 
     def lost_pairs(self, metric: Metric, pairs: int) -> tuple[int, int]:
-        """Return how many of `pairs` pairs have no value, and how many of these count as bad.
+        """Return how many of `pairs` pairs have no value, and how many of these are taken as bad
+        results.
 
         If both arms lose blocks, the treatment is not the cause, so only the excess of one arm
-        counts. For units, all count.
+        counts. For a metric of units, all lost pairs count.
         """
         missing = pairs - len(self.by_pair(metric, "ab"))
         control, treatment = self.lost(metric).values()
         return missing, missing if metric.of_units else min(missing, abs(treatment - control))
 
     def course(self, metric: Metric) -> tuple[list[float | None], list[bool]]:
-        """Return for switchback the values of all blocks, after the last one of the A/A phase.
+        """Return the values of all blocks of switchback, after the value of the last A/A block.
 
-        The second list says for each pair if its first block has the treatment.
+        The second list says for each pair whether its first block has the treatment.
         """
         blocks = [(number, arm) for number, _, arm in self.of_phase("ab")]
         blocks = blocks[: len(blocks) // 2 * 2]
@@ -292,7 +298,9 @@ class Recording:
         return start + values, [arm == ARMS[1] for _, arm in blocks[::2]]
 
     def counted(self, what: str) -> dict[str, int]:
-        """Return decisions, or faults timed or missed, of each arm over its blocks."""
+        """Return the number of decisions, or of faults timed or missed, of each arm over its
+        blocks.
+        """
         found: dict[str, int] = {}
         for number, _, arm in self.of_phase("ab"):
             counts = self.blocks[number].get(what, {})
@@ -311,7 +319,8 @@ class Recording:
         return [arm for arm in acts if counts.get(arm) == 0]
 
     def climbing(self, metric: Metric) -> str:
-        """Return the source of a level that looks like a counter: it rises and never falls.
+        """Return the source of a level that looks like a counter, as it rises and never falls; ""
+        if there is none.
 
         It must rise in three quarters of the blocks, of which there must be four or more.
         """
@@ -327,7 +336,7 @@ class Recording:
         return ""
 
     def units(self) -> tuple[int, int]:
-        """Return how many units each arm has had, over all blocks."""
+        """Return the number of units that each arm has had, over all blocks."""
         drawn = [arm for block in self.blocks.values() if block["phase"] != SATURATION
                  for arm in block.get("units", {}).values()]  # fmt: skip
         if drawn:
@@ -340,12 +349,12 @@ class Recording:
 
 
 def _chooses(key: str) -> bool:
-    """Tell if a setting, as the header has it, is the policy of a point."""
+    """Return whether a setting in the header is the policy of a point."""
     return key.count("/") == 1 and key.endswith("/policy")
 
 
 def parse(lines: Iterable[str], name: str) -> Recording:
-    """Return the recording that the lines make; the last line may be cut off."""
+    """Return the recording in the lines of a file; the last line may be incomplete."""
     recording: Recording | None = None
     for number, line in enumerate(lines, start=1):
         try:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Estimate how the level of a series has changed, from values before and after one moment.
+"""Estimate how much the mean of a series has changed, from values before and after one moment.
 
-Values that follow each other resemble each other, so their mean is less certain than their variance
-suggests, and a trend looks like a change. So the noise is an AR(1) process about a linear trend:
-generalised least squares fits trend and change for each correlation, and the interval contains
+Successive values are correlated, so their mean is less certain than their variance suggests, and a
+trend looks like a change. So the noise is modelled as an AR(1) process around a linear trend.
+Generalised least squares fits trend and change for several correlations, and the interval contains
 those of all correlations that the likelihood does not reject. It also contains the difference of
-the means, so that a change of the trend is not taken for one of the level. docs/rates.md shows how
-often it is right. The standard library suffices.
+the means, so that a change of the trend is not taken for a change of the mean. docs/rates.md shows
+how often it is right. The standard library suffices.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from statistics import fmean
 from sys import float_info
 from typing import NamedTuple
 
-CORRELATIONS = (*(each / 20 for each in range(20)), 0.98)  # of one value with the next
-REJECTED = 1.92  # Half of the 95 % quantile of chi-square; the likelihood is a logarithm.
-# The 97.5 % quantile of t for 48 values and 3 unknowns. The 96 values of a trial would need 1.986,
-# so its interval is wider by 1.4 %.
+# correlations of a value with the next that are tried
+CORRELATIONS = (*(each / 20 for each in range(20)), 0.98)
+REJECTED = 1.92  # half of the 95 % quantile of chi-square, as the likelihood is a logarithm
+# 97.5 % quantile of t for 48 values and 3 unknowns. For the 96 values of a trial, 1.986 would be
+# enough, so its interval is wider by 1.4 %.
 STUDENT = 2.014
 
 
@@ -36,7 +37,11 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, before: Sequence[float], after: Sequence[float], gap: float = 1.0) -> Change:
-        """Return how the mean has changed; gap: from last to first value, in steps of the rest."""
+        """Return how the mean has changed.
+
+        gap: time from the last value before to the first value after, in steps of the other
+        values.
+        """
         level = fmean(before)
         estimate = fmean(after) - level
         values = [each - level for each in (*before, *after)]
@@ -52,7 +57,7 @@ class Change(NamedTuple):
         return 100 * value / self.before if self.before else 0.0
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the change as text."""
         if not self.before:
             return "nothing to compare with"
         estimate, low, high = (
@@ -72,11 +77,12 @@ class _Fit(NamedTuple):
 
 
 class _Noise:
-    """Noise of one correlation, and what a constant, a trend and the change look like in it."""
+    """Noise with one correlation, and how a constant, a trend and the change look in it."""
 
     def __init__(self, number: int, moment: int, correlation: float, gap: float) -> None:
         steps = [gap if each == moment else 1.0 for each in range(number)]
-        # The share of a value that is left in the next, and the rest's scale for equal variance.
+        # share of a value that carries over to the next, and the factor that gives the rest equal
+        # variance
         self._left = [0.0, *(correlation**each for each in steps[1:])]
         whole = 1 - correlation**2
         self._scales = [sqrt(whole / (1 - each**2)) for each in self._left]
@@ -87,7 +93,9 @@ class _Noise:
             self._causes.append((rest, _dot(rest, rest)))
 
     def _unexplained(self, series: Sequence[float]) -> tuple[list[float], float]:
-        """Return the part of a series that no cause explains, and its share of the last one."""
+        """Return the part of a series that no cause explains, and the coefficient of the last
+        cause.
+        """
         last, share = [0.0, *series[:-1]], 0.0
         rest = [k * (y - c * x) for k, c, x, y in zip(self._scales, self._left, last, series)]
         for cause, square in self._causes:
@@ -96,7 +104,7 @@ class _Noise:
         return rest, share
 
     def fit(self, values: Sequence[float]) -> _Fit:
-        """Return the change in some values."""
+        """Return the change in a series of values."""
         rest, change = self._unexplained(values)
         squares = [square for _, square in self._causes]
         freedom, noise = len(values) - len(squares), max(_dot(rest, rest), float_info.min)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Sources of numbers, a class for each kind, and the samples that hold their readings."""
+"""Sources of numbers, one class for each kind, and the samples that hold their readings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Numbers = dict[str, float]
 
 ARMS = ("control", "treatment")
 ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
-# Files of a cgroup, and their keys that are counters.
+# files of a cgroup, and the keys in them that are counters
 COUNTERS_OF = (
     (r"memory\.(numa_)?stat", r"(pg|thp_|numa_|workingset_|z?swpin|z?swpout|zswpwb).*"),
     (r"(?!cgroup\.).+\.events(\.local)?", r".+"),
@@ -31,7 +31,7 @@ UNITS_FILE = f"{COUNTERS}/experiment/units"
 
 
 def flatten(text: str) -> Numbers:
-    """Return the numbers of a file: one value, `key value` lines, or `key name=value ...`."""
+    """Return the numbers in a file: one value, lines `key value`, or lines `key name=value ...`."""
     found: Numbers = {}
     for line in text.splitlines():
         first, *rest = line.split() or [""]
@@ -47,7 +47,9 @@ def flatten(text: str) -> Numbers:
 
 
 def sum_of_zones(numbers: Numbers, key: str) -> float | None:
-    """Return a number by key; a key that the kernel keeps per zone is summed over the zones."""
+    """Return a number by its key; a key that the kernel keeps for each zone is summed over the
+    zones.
+    """
     if key in numbers:
         return numbers[key]
     zones = [numbers[f"{key}_{zone}"] for zone in ZONES if f"{key}_{zone}" in numbers]
@@ -61,54 +63,59 @@ def without_zones(names: Iterable[str]) -> list[str]:
 
 
 def falls(values: Sequence[float]) -> bool:
-    """Tell if a value is below its predecessor."""
+    """Return whether any value is below the one before it."""
     return any(after < before for before, after in zip(values, values[1:]))
 
 
 def only_rises(file: str, key: str) -> bool:
-    """Tell if a number in a file of a cgroup is a counter."""
+    """Return whether a number in a file of a cgroup is a counter."""
     return any(fullmatch(name, file) and fullmatch(keys, key) for name, keys in COUNTERS_OF)
 
 
 def is_average(key: str) -> bool:
-    """Tell if a key of pressure stall information is a moving average."""
+    """Return whether a key of a pressure file is a moving average."""
     return key.rpartition(".")[2].startswith("avg")
 
 
 class Sample(NamedTuple):
-    """All numbers read at one moment: of the host by source, of each arm by counter."""
+    """All numbers read at one moment: of the host by source, and of each arm by counter."""
 
     t: float  # seconds since the run began
     host: Numbers
     arms: dict[str, Numbers]
-    units: Mapping[str, Numbers] = {}  # unit's cgroup -> its numbers, by source
+    # numbers of each unit, by source; the unit is the path of its cgroup
+    units: Mapping[str, Numbers] = {}
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of one number, as written, and whether to take it per second."""
+    """The source of a number, as the user wrote it, and whether its rate per second is meant."""
 
     text: str
     rate: bool
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, which still contains earlier blocks."""
+        """Return whether the number is a moving average, which also covers earlier blocks."""
         return False
 
     @property
     def level(self) -> bool:
-        """Tell if the number is a level; else it is a counter, whose rise is the value."""
+        """Return whether the number is a level. If not, it is a counter, of which the rise is
+        used.
+        """
         return True
 
     @property
     def momentary(self) -> bool:
-        """Tell if one sample is enough to know it."""
+        """Return whether one sample is enough."""
         return self.level and not self.rate
 
     @property
     def counts(self) -> bool:
-        """Tell if it only rises: a fall means that the counter restarted, so there is no value."""
+        """Return whether the number only rises. A fall then means that the counter restarted, so
+        there is no value.
+        """
         return not self.level
 
     def value(self, sample: Sample, _arm: str) -> float:
@@ -129,19 +136,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Command(Source):
-    """The last number that a command prints."""
+    """A source: the last number that a command prints."""
 
     command: str
 
     @property
     def counts(self) -> bool:
-        """Tell if it only rises: /s is written for counters."""
+        """Return whether the number only rises, as users write /s for counters."""
         return self.rate
 
 
 @dataclass(frozen=True)
 class HostFile(Source):
-    """A number in a file."""
+    """A source: a number in a file."""
 
     @property
     def path(self) -> str:
@@ -171,7 +178,7 @@ class HostFile(Source):
 
 @dataclass(frozen=True)
 class Vmstat(HostFile):
-    """A line of /proc/vmstat; nr_* are levels, all else are counters."""
+    """A source: a line of /proc/vmstat; nr_* are levels, all others are counters."""
 
     @property
     def path(self) -> str:
@@ -184,7 +191,7 @@ class Vmstat(HostFile):
 
 @dataclass(frozen=True)
 class CpuTime(HostFile):
-    """Seconds of CPU time of the whole host, a counter."""
+    """A source: CPU time of the whole host in seconds, a counter."""
 
     @property
     def path(self) -> str:
@@ -201,13 +208,13 @@ class CpuTime(HostFile):
 
 @dataclass(frozen=True)
 class Psi(HostFile):
-    """Pressure stall information; `total` is a counter."""
+    """A source: pressure stall information; `total` is a counter."""
 
     resource: str
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, which still contains earlier blocks."""
+        """Return whether the number is a moving average, which also covers earlier blocks."""
         return is_average(self.key)
 
     @property
@@ -221,7 +228,7 @@ class Psi(HostFile):
 
 @dataclass(frozen=True)
 class HugePages(HostFile):
-    """A file of transparent huge pages; nr_* are levels, all else are counters."""
+    """A source: a file of transparent huge pages; nr_* are levels, all others are counters."""
 
     file: str
 
@@ -236,17 +243,21 @@ class HugePages(HostFile):
 
 @dataclass(frozen=True)
 class CgroupFile(HostFile):
-    """A number in a file of a cgroup, in the hierarchy that has both."""
+    """A source: a number in a file of a cgroup, in the hierarchy that has the cgroup
+    and the file.
+    """
 
     file: str
 
     @property
     def path(self) -> str:
-        """Return the path of the file below a unified mount."""
+        """Return the path of the file on a host with cgroup v2 only."""
         return f"/sys/fs/cgroup{self.file}"
 
     def place(self, tree: Tree) -> str:
-        """Return the path of the file where its hierarchy is mounted, else raise an error."""
+        """Return the path of the file where its hierarchy is mounted; raise an error without such
+        a cgroup.
+        """
         cgroup, _, file = self.file.rpartition("/")
         folders = cgroup_folders(tree, cgroup or "/")
         if not folders:
@@ -262,52 +273,52 @@ class CgroupFile(HostFile):
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, which still contains earlier blocks."""
+        """Return whether the number is a moving average, which also covers earlier blocks."""
         return self.file.endswith(".pressure") and is_average(self.key)
 
     @property
     def counts(self) -> bool:
-        """Tell if it is a counter, so that its mean says nothing."""
+        """Return whether the number is a counter, whose mean would say nothing."""
         return only_rises(self.file.rpartition("/")[2], self.key)
 
 
 @dataclass(frozen=True)
 class UnitFile(Source):
-    """A number in a file of each unit of split; `arm` is the path of the unit here."""
+    """A source: a number in a file of each unit of split; `arm` is the unit's path here."""
 
     file: str
     key: str
 
     def value(self, sample: Sample, unit: str) -> float:
-        """Return the number of a unit in a sample; nan if the unit has gone."""
+        """Return the number of a unit in a sample; nan if the unit is gone."""
         return sample.units.get(unit, {}).get(self.text, nan)
 
     @property
     def averaged(self) -> bool:
-        """Tell if it is a moving average, which still contains earlier blocks."""
+        """Return whether the number is a moving average, which also covers earlier blocks."""
         return self.file.endswith(".pressure") and is_average(self.key)
 
     @property
     def counts(self) -> bool:
-        """Tell if it is a counter, so that its mean says nothing."""
+        """Return whether the number is a counter, whose mean would say nothing."""
         return only_rises(self.file, self.key)
 
 
 @dataclass(frozen=True)
 class Units(Source):
-    """The number of units that an arm has had."""
+    """A source: the number of units that an arm has had."""
 
     def value(self, sample: Sample, arm: str) -> float:
         return sample.arms[arm]["units"]
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the number at the end of the window: the kernel restarts it in each block."""
+        """Return the number at the end of the window, as the kernel counts anew in each block."""
         return self.value(window[-1], arm) if window else None
 
 
 @dataclass(frozen=True)
 class Arm(Source):
-    """A counter of a point, in the profile of an arm."""
+    """A source: a counter of a point, in the profile of an arm."""
 
     point: str
     counter: str
@@ -317,13 +328,13 @@ class Arm(Source):
         return False
 
     def value(self, sample: Sample, arm: str) -> float:
-        """Return the counter in a sample, which omits counters of 0."""
+        """Return the counter in a sample; samples leave out counters of 0."""
         return sample.arms[arm].get(f"{self.point}.{self.counter}", 0.0)
 
 
 @dataclass(frozen=True)
 class ArmTimes(Arm):
-    """Mean or percentile of times, from the kernel's sum and histogram."""
+    """A source: mean or percentile of times, from the kernel's sum and histogram."""
 
     percentile: float | None
 
@@ -343,7 +354,7 @@ class ArmTimes(Arm):
 
 
 class Reader:
-    """Reads all sources except commands at once, and each file once."""
+    """Reads all sources except commands at once, and each file only once."""
 
     def __init__(self, tree: Tree, sources: Iterable[Source], arms: dict[str, str]) -> None:
         self.tree = tree
@@ -352,7 +363,7 @@ class Reader:
         self.of_units = [each for each in chosen if isinstance(each, UnitFile)]
         self.points = {each.point for each in chosen if isinstance(each, Arm)}
         of_arms = any(isinstance(each, (Arm, Units)) for each in chosen)
-        self.arms = arms if of_arms else {}  # arm -> profile
+        self.arms = arms if of_arms else {}  # profile of each arm
 
     def read(self, t: float, commands: Numbers | None = None, units: Iterable[str] = ()) -> Sample:
         """Return a sample; commands: the numbers that commands have printed."""
@@ -365,7 +376,7 @@ class Reader:
         return Sample(t, host | (commands or {}), arms, own)
 
     def unit(self, unit: str) -> Numbers:
-        """Return the numbers of a unit; files or keys that the unit lacks are left out."""
+        """Return the numbers of a unit, without files or keys that the unit does not have."""
         base = cgroup_folder(self.tree, unit)
         texts: dict[str, Numbers] = {}
         found: Numbers = {}

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Compare how both arms were treated: numbers of units, or time measured and late samples."""
+"""Check whether both arms were treated alike: numbers of units, or seconds measured and late
+samples.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,18 @@ from mmpolicy.ab.report.stats import imbalance, p_value
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 
-SUSPICIOUS = 0.001  # p-value below which chance is ruled out
-MATTERS = 0.01  # share of the planned length; a smaller difference is ignored
-LATE = 0.1  # share of the planned length by which blocks may run over
+SUSPICIOUS = 0.001  # p-value below which an imbalance is not attributed to chance
+MATTERS = 0.01  # share of the planned length; a smaller imbalance is ignored
+LATE = 0.1  # share of the planned length from which on blocks take too long
 
 
 @dataclass(frozen=True)
 class Balance:
-    """A count of each arm, and the p-value of a difference this large.
+    """A figure of each arm, and the p-value of so large an imbalance.
 
-    In split, counts are units, and a small p is a sample-ratio mismatch. In switchback, they are
-    mean seconds measured per block: an arm that is measured for longer counts more.
+    In split, the figures are numbers of units, and a small p is a sample-ratio mismatch. In
+    switchback, they are mean seconds measured per block: an arm that is measured for longer counts
+    more.
     """
 
     of: str  # "units" or "seconds"
@@ -33,10 +36,10 @@ class Balance:
     treatment: float
     p: float
     planned: float = 0.0  # seconds
-    late: float = 0.0  # seconds, of the latest sample
+    late: float = 0.0  # seconds by which the latest sample came too late
 
     def text(self) -> str:
-        """Return the balance in words."""
+        """Return the figures of both arms as text."""
         if self.of == "units":
             text = f"{self.control} units in control, {self.treatment} in treatment"
             return f"{text} (p = {self.p:.2g})"
@@ -47,13 +50,13 @@ class Balance:
 
     @property
     def broken(self) -> bool:
-        """Tell if chance does not explain the imbalance."""
+        """Return whether the imbalance is too large for chance."""
         apart = abs(self.control - self.treatment)
         return self.p < SUSPICIOUS and apart > MATTERS * self.planned
 
     @property
     def strained(self) -> bool:
-        """Tell if blocks took longer than planned, in one arm or both."""
+        """Return whether blocks took longer than planned, in one arm or both."""
         longest = max(self.control, self.treatment)
         return self.of == "seconds" and longest > self.planned * (1 + LATE)
 
@@ -80,7 +83,7 @@ def _of_time(recording: Recording, header: dict[str, Any]) -> Balance:
 
 
 def _lateness(recording: Recording, moments: list[float]) -> Iterator[float]:
-    """Yield for each sample the seconds by which it came after its planned time."""
+    """Yield for each sample by how many seconds it came after its planned time."""
     for number, block in recording.blocks.items():
         for sample, moment in zip(recording.windows.get(number, []), moments):
             yield sample.t - block["began"] - moment

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Carry-over: test if one arm's leftovers still act in the blocks of the other arm.
+"""Carry-over: test whether the effect of a block lasts into the next block, which has the other
+arm.
 
-Carry-over makes the run underestimate the effect, and its interval covers a smaller value. It has
-two signs: part of the effect persists in the next block (switchback), and the effect is smaller in
-the first half of the blocks than in the second.
+Carry-over makes a run underestimate the effect, so that the true effect may lie outside the
+interval. Two signs of it are tested: a part of the effect is seen in the next block (switchback),
+and the effect is smaller in the first half of the blocks than in the second half.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from mmpolicy.ab.report.stats import growth_p, left_in_units, left_over
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 
-SEEN = 0.021  # p of each sign: under drift, both together stay below ALPHA
+# limit for the p-value of each sign; under drift, the risk of both together stays below ALPHA
+SEEN = 0.021
 LEAST_UNITS = 2
-MATTERS = 0.05  # share of the effect; less carry-over does no harm
+MATTERS = 0.05  # share of the effect; less carry-over does not matter
 
 
 @dataclass(frozen=True)
 class Carry:
-    """Both signs with their p-values, which are 1 if the run cannot tell."""
+    """Both signs of carry-over with their p-values, which are 1 if the run cannot tell."""
 
     tested: bool = False
     share: float = 0.0  # share of the effect that persists in the next block
@@ -40,18 +42,18 @@ class Carry:
 
     @property
     def left(self) -> bool:
-        """Tell if part of the effect persists in the next block."""
+        """Return whether part of the effect is seen in the next block."""
         return self.share_p < SEEN and self.share > MATTERS
 
     @property
     def grows(self) -> bool:
-        """Tell if the effect builds up within the blocks."""
+        """Return whether the effect grows within the blocks."""
         more = abs(self.second) - abs(self.first)
         return self.halves_p < SEEN and more > MATTERS * abs(self.second)
 
     @property
     def seen(self) -> bool:
-        """Tell if either sign was found."""
+        """Return whether either sign was found."""
         return self.left or self.grows
 
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
@@ -71,7 +73,7 @@ class Carry:
 
 
 def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Carry:
-    """Test for both signs in effects of this scale."""
+    """Test both signs of carry-over in a metric whose effect has this scale."""
     left, halves = _left(recording, metric, scale, seed), _halves(recording, metric, scale, seed)
     return Carry(bool(left or halves), *(left or (0.0, 1.0)), *(halves or (0.0, 0.0, 1.0)))
 
@@ -79,7 +81,7 @@ def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Car
 def _left(
     recording: Recording, metric: Metric, scale: str, seed: int
 ) -> tuple[float, float] | None:
-    """Return the share that persists in the next block, and its p-value."""
+    """Return the share of the effect that is seen in the next block, and its p-value."""
     if recording.header["design"] == "split":
         return _left_in_units(recording, metric, seed) if metric.of_units else None
     if len(recording.by_pair(metric, "ab")) < least_pairs(1):
@@ -92,7 +94,9 @@ def _left(
 
 
 def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[float, float] | None:
-    """Return the share and its p-value for units with a value and an arm in every block."""
+    """Return this share and its p-value for split, by the units that have a value in
+    every block.
+    """
     blocks = [*recording.cells(metric, "ab").values()]
     units = sorted(set.intersection(*map(set, blocks))) if blocks else []
     if len(blocks) < least_pairs(1) or len(units) < LEAST_UNITS:

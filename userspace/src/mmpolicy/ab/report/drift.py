@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Detect over time that an effect has turned into harm, from pairs that arrive for ever, a few
-each day.
+"""Detect that a kept setting has turned into harm, from pairs that arrive without end, a few each
+day.
 
 Each day starts an e-process of its own, as in anytime.py, over the pairs from then on, so a good
 month does not outweigh harm since yesterday. All e-processes of a year share the weight 1 equally,
@@ -21,14 +21,14 @@ from mmpolicy.ab.design import ALPHA, POWER
 
 LOOKED_BACK = 28  # days
 WEIGHT = 1 / (365 + LOOKED_BACK)
-RUNS, MOST_PAIRS = 100, 2000  # simulated runs, and pairs per run
+RUNS, MOST_PAIRS = 100, 2000  # number of simulated runs, and most pairs of each
 
 Array = npt.NDArray[np.float64]
 
 
 class Detector:
-    """The evidence that pairs are worse than allowed, for one series of pairs or for several at
-    once.
+    """The evidence that pairs exceed their margin; it may be computed for several simulated runs
+    at once.
     """
 
     def __init__(self, series: int = 1) -> None:
@@ -38,14 +38,14 @@ class Detector:
         self._day = -1
 
     def begin_day(self) -> None:
-        """Start a new e-process, in place of the oldest one."""
+        """Start the e-process of a new day in place of the oldest one."""
         self._day += 1
         place = self._day % LOOKED_BACK
         self._squares[:, place] = self._numbers[place] = 0
         self._sums[:, place] = 0
 
     def add(self, excess: Any) -> Array:
-        """Add a pair, given by how much it is worse than allowed; return the evidence so far."""
+        """Add a pair, given by how much it exceeds its margin; return the evidence so far."""
         x = np.asarray(excess, float).reshape(-1, 1)
         self._squares += x * x
         self._numbers += 1
@@ -59,12 +59,12 @@ class Detector:
 
 
 def is_harm(evidence: float, metrics: int) -> bool:
-    """Return whether the evidence is enough, corrected for the number of metrics."""
+    """Return whether the evidence is enough to call it harm, given the number of metrics."""
     return evidence >= metrics / ALPHA
 
 
 def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
-    """Return the evidence of pairs, oldest first, each with the number of its day."""
+    """Return the evidence that a sequence of pairs yields, each with the number of its day."""
     detector, last, found = Detector(), None, 0.0
     for each, day in zip(excess, days):
         if day != last:
@@ -74,11 +74,11 @@ def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
 
 
 def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: int) -> float:
-    """Return the days within which harm is found in 4 of 5 cases; infinite if that takes longer
-    than LOOKED_BACK.
+    """Return the days within which harm is found in 4 of 5 cases; infinite beyond LOOKED_BACK
+    days.
 
     noise: differences of pairs, from which pairs are simulated. excess: by how much the simulated
-    pairs are worse than allowed, as a logarithm. a_day: pairs per day.
+    pairs exceed their margin, as a logarithm. a_day: number of pairs per day.
     """
     rng = np.random.default_rng(1)
     sizes = np.asarray(noise, float) - np.mean(noise)
@@ -89,6 +89,6 @@ def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: i
         drawn = rng.choice(sizes, RUNS) * rng.choice((-1.0, 1.0), RUNS)
         open_ &= detector.add(drawn + excess) < metrics / ALPHA
         if open_.mean() <= 1 - POWER:
-            # Harm that begins within a day is seen completely by the e-process of the next day.
+            # the first e-process that sees nothing but harm begins on the next day
             return 1 + (number + 1) / a_day
     return float("inf")

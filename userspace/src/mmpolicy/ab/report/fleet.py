@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Plan an experiment on many hosts: pairs and hosts needed, from the noise of runs of equal arms.
+"""Plan an experiment on many hosts: pairs and hosts needed, by the noise of runs with equal arms.
 
-`ab pool` runs a t test on the effects of hosts, whose variance is that between hosts plus that of
-the pairs of one host. Needs numpy and scipy.
+`ab pool` makes a t test on the effects of the hosts. Their variance is the sum of the variance
+between hosts and that of the pairs of one host. Needs numpy and scipy.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LEAST_HOSTS = 2
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """The pairs and hosts that a metric needs; None if no number is enough."""
+    """The pairs and hosts that one metric needs; None if no number is enough."""
 
     metric: str
-    noise: float  # standard deviation of the differences of pairs, in logarithms
+    noise: float  # standard deviation of the pairs' differences of logarithms
     files: int
     pairs: int | None  # per host
-    hosts: int | None  # fewest hosts, with any number of pairs
+    hosts: int | None  # fewest hosts that suffice with any number of pairs
 
     def text(self, hosts: int, percent: float) -> str:
-        """Return the plan in words."""
+        """Return the plan as text."""
         noise = f"noise of a pair {100 * self.noise:.3g} % in {self.files} files"
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
@@ -43,17 +43,19 @@ class FleetPlan:
 
 
 def power(hosts: int, error: float, effect: float, metrics: int) -> float:
-    """Return the probability that `hosts`, each with this standard error, show an effect."""
+    """Return the probability that `hosts`, with this standard error each, show an effect."""
     freedom = hosts - 1
     limit = stats.t.ppf(1 - ALPHA / metrics / 2, freedom)
     away = effect / error * sqrt(hosts) if error else inf
-    if away > 2 * limit + 40:  # beyond this, scipy cannot compute the distribution
+    if away > 2 * limit + 40:  # scipy cannot compute the distribution beyond this
         return 1.0
     return float(stats.nct.sf(limit, freedom, away))
 
 
 def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]:
-    """Return the variance of the differences of equal arms in each file with enough pairs."""
+    """Return the variance of the pairs' differences in each file with enough pairs of
+    equal arms.
+    """
     found = []
     for recording in recordings.values():
         same = recording.header["control"]["settings"] == recording.header["treatment"]["settings"]
@@ -67,7 +69,7 @@ def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]
 def plan_fleet(
     recordings: Mapping[str, Recording], hosts: int, percent: float, differ: float
 ) -> list[FleetPlan]:
-    """Return the plan of each metric; differ: standard deviation between hosts, in percent."""
+    """Return the plan for each metric. differ: standard deviation between hosts, in percent."""
     metrics = next(iter(recordings.values())).metrics()
     wanted = sum(not metric.guard for metric in metrics) or 1
     plans = []
@@ -83,7 +85,9 @@ def plan_fleet(
 def _size(
     hosts: int, noise: float, effect: float, tau: float, metrics: int
 ) -> tuple[int | None, int | None]:
-    """Return the fewest pairs for this number of hosts, else the fewest hosts."""
+    """Return the fewest pairs that suffice on this number of hosts; if none do, the
+    fewest hosts.
+    """
 
     def enough(number: int, pairs: float) -> bool:
         return power(number, sqrt(tau**2 + noise**2 / pairs), effect, metrics) >= POWER
@@ -94,7 +98,9 @@ def _size(
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the first number that satisfies a monotonic condition, by bisection."""
+    """Return the first number for which holds() is true, by bisection; holds() must
+    be monotonic.
+    """
     if not holds(high):
         return None
     while low < high:

@@ -27,7 +27,7 @@ INLINE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "mmpolicy",
     "font.family": "sans-serif",
-    "text.parse_math": False,  # a name may contain dollars
+    "text.parse_math": False,  # a name may contain dollar signs
 }
 
 PAGES = Environment(loader=PackageLoader("mmpolicy", "ab/report"), autoescape=True)
@@ -70,7 +70,9 @@ def forest(rows: Sequence[MetricResult]) -> Markup | None:
 
 
 def _limits(rows: Sequence[MetricResult]) -> tuple[float, float]:
-    """Return the ends of the axis: all intervals and 0, but not an A/A floor that dwarfs them."""
+    """Return the ends of the axis: they contain all intervals and 0, but not an A/A floor that is
+    far larger.
+    """
     effects = [row.effect for row in rows if row.effect]
     ends = [end for each in effects for end in (each.low, each.estimate, each.high)]
     shown = [0.0, *(rows[0].shown(end) for end in ends if isfinite(end))]
@@ -91,7 +93,7 @@ def _bar(axes: Any, place: int, row: MetricResult) -> None:
 
 
 def course(row: MetricResult) -> Markup:
-    """Return the values of both arms, pair by pair, the A/A phase first."""
+    """Return a plot of the values of both arms, pair by pair, the A/A phase first."""
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
     places = range(1, len(pairs) + 1)
@@ -109,7 +111,7 @@ def course(row: MetricResult) -> Markup:
 
 
 def scatter(row: MetricResult) -> Markup:
-    """Return the differences of the pairs, with the interval of their mean."""
+    """Return a plot of the pairs' differences, with the interval of their mean."""
     figure, axes = _figure(8, 1.6)
     phases: list[tuple[str, Pairs]] = [("A/A", row.aa_pairs), ("A/B", row.pairs)]
     names = [name for name, pairs in phases if pairs]
@@ -135,7 +137,7 @@ def _details(rows: Sequence[MetricResult]) -> Iterator[dict[str, Any]]:
 
 
 def page(report: Report, trial: Sequence[str] = ()) -> str:
-    """Return the report as HTML, below the lines of the trial that it belongs to, if any."""
+    """Return the report as HTML, below the text of the trial that it belongs to, if any."""
     head, lines = report.table()
     with mpl.rc_context(INLINE):
         plots = {"forest": forest(report.rows), "details": list(_details(report.rows))}

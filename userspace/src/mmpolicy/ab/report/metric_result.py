@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One metric of a report: its numbers, and its verdict in words."""
+"""One metric of a report: its numbers, and its verdict as text."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from mmpolicy.ab.report.stats import (
 )
 from mmpolicy.ab.sources import ARMS
 
-# Risk of a margin test if the sizes of the differences decided on the length: the sizes are larger
-# if the treatment is worse by the margin, which turns 3.5 % into 5 %.
+# Risk of a margin test if the sizes of the differences decided on the number of pairs. The sizes
+# are larger if the treatment is worse by the margin, which turns 3.5 % into 5 %.
 ALPHA_BY_SIZE = 0.035
-# One-sided p-value of unequal variances, below which the means must confirm the result of the
-# pairs. It is lenient: at 5 %, most runs miss variances that differ twofold.
+# One-sided p-value for unequal variances, below which the means must confirm the result of the
+# pairs. The limit is high, as at 5 % most runs would miss variances that differ twofold.
 UNEVEN = 0.2
-# Share of the risk for the means, whose intervals are slightly too narrow.
+# share of the risk that the means get, as their intervals are slightly too narrow
 OF_MEANS = 0.8
-BIG = 700  # exp() overflows beyond this
+BIG = 700  # exp() overflows above this
 
 
 @dataclass(frozen=True)
@@ -56,60 +56,66 @@ class MetricResult:
     metric: Metric
     pairs: Pairs
     aa_pairs: Pairs
-    effect: Effect | None  # None with too few pairs
+    effect: Effect | None  # None if there are too few pairs
     aa: Effect | None
     seed: int
-    planned: int  # number of pairs
-    lost: Mapping[str, int] = field(default_factory=dict)  # arm -> blocks without a value
+    planned: int  # planned number of pairs
+    # number of blocks without a value, by arm
+    lost: Mapping[str, int] = field(default_factory=dict)
     carry: Carry = field(default_factory=Carry)
-    margin: float = 0.0  # percent by which the treatment may be worse
+    margin: float = 0.0  # percentage by which the treatment may be worse
     corrected: float = 1.0  # p-value, corrected for the number of metrics
     aa_corrected: float = 1.0
     metrics: int = 1
-    against: int = 0  # lost pairs that count against the others
-    length: str = ""  # rule of the length: `size`, `anytime`, or "" for fixed in advance
+    against: int = 0  # number of lost pairs taken as results against the effect
+    # how the number of pairs was decided: "size", "anytime", or "" for fixed in advance
+    length: str = ""
 
     @property
     def found(self) -> bool:
-        """Tell if there is an effect."""
+        """Return whether an effect was found."""
         return self.effect is not None and self.corrected < ALPHA
 
     @property
     def uneven_lost(self) -> bool:
-        """Tell if one arm lost more blocks than chance explains."""
+        """Return whether one arm has lost more blocks than chance explains."""
         lost = sorted(self.lost.get(arm, 0) for arm in ARMS)
         return 2 * binomial_tail(lost[1], sum(lost)) < ALPHA
 
     @property
     def too_many_lost(self) -> bool:
-        """Tell if too many pairs are lost, or more blocks of one arm than chance explains."""
+        """Return whether too many pairs are lost, or more blocks of one arm than
+        chance explains.
+        """
         return self.uneven_lost or not few_lost(self.planned - len(self.pairs), self.planned)
 
     @property
     def good(self) -> bool | None:
-        """Tell if the effect is for the better; None if the metric has no direction."""
+        """Return whether the effect is an improvement; None if the user did not say what is
+        better.
+        """
         if not self.effect or not self.metric.better:
             return None
         return (self.effect.estimate < 0) == (self.metric.better == "lower")
 
     @property
     def worse(self) -> bool:
-        """Tell if the treatment was found to be worse."""
+        """Return whether the treatment was found to be worse."""
         return self.found and self.good is False
 
     def shown(self, effect: float) -> float:
-        """Return an effect as the user reads it: percent, or the metric's unit."""
+        """Return an effect as the report shows it: in percent, or in the metric's unit."""
         return in_percent(effect) if self.relative and isfinite(effect) else effect
 
     @property
     def scale(self) -> str:
-        """Return ratio, totals or difference."""
+        """Return the scale of the effect: "ratio", "totals" or "difference"."""
         effect = self.effect or self.aa
         return effect.scale if effect else "difference"
 
     @property
     def relative(self) -> bool:
-        """Tell if the effect is in percent, its numbers logarithms."""
+        """Return whether the effect is in percent, so that its numbers are logarithms."""
         return self.scale != "difference"
 
     def text(self, effect: float, sign: str = "+") -> str:
@@ -131,7 +137,9 @@ class MetricResult:
 
     @cached_property
     def noise(self) -> float | None:
-        """Return how far apart equal arms may lie over this length; None without A/A phase."""
+        """Return how far apart equal arms may be over this number of pairs; None without an A/A
+        phase.
+        """
         if not self.aa or (self.aa.scale == "difference") == self.relative:
             return None
         return floor(self.aa, self.effect.pairs if self.effect else self.aa.pairs)
@@ -144,14 +152,14 @@ class MetricResult:
         control, treatment = (sum(side) / len(pairs) for side in zip(*pairs))
         return control, treatment
 
-    # Totals, in which a few blocks may outweigh all others
+    # Totals, in which a few blocks can outweigh all others
 
     @cached_property
     def totals(self) -> tuple[float, float, float] | None:
-        """Return the ratio of totals with its interval, if the effect is a ratio too.
+        """Return the ratio of totals with its interval, if the effect is a ratio, too.
 
-        If the arms vary differently, the interval of the totals is too narrow, so it is widened;
-        see means_by_logs().
+        If the variances of the arms differ, the interval of the totals is too narrow, so it is
+        widened; see means_by_logs().
         """
         if not self.effect or not self.relative:
             return None
@@ -163,16 +171,16 @@ class MetricResult:
 
     @property
     def _logs(self) -> tuple[Vector, Vector]:
-        """Return difference and sum of the logarithms of each pair."""
+        """Return the difference and the sum of the logarithms of each pair."""
         control, treatment = np.log(np.asarray(self.pairs, float).T)
         return treatment - control, treatment + control
 
     def _mean_bears(self, lower: bool, limit: float, alpha: float) -> bool:
-        """Tell if the means are below (above) a limit too, where the variances put that in doubt.
+        """Return whether the means confirm that the effect is below (above) a limit; True unless
+        variances raise doubt.
 
         The mean of logarithms is lower in an arm that varies more, even if its mean is not. So if
-        the treatment's blocks vary more, a claim that the treatment is lower needs the means as
-        well.
+        the treatment's blocks vary more, the means must also show that the treatment is lower.
         """
         if self.scale != "ratio" or self.spread_p[not lower] >= UNEVEN:
             return True
@@ -181,7 +189,7 @@ class MetricResult:
         return all((high < limit) if lower else (low > limit) for _, low, high in ends)
 
     def _denied(self, lower: bool, limit: float) -> bool:
-        """Tell if the totals contradict an effect below (above) a limit.
+        """Return whether the totals contradict that the effect is below (above) a limit.
 
         They do if their interval contains the limit and their ratio lies outside the interval of
         the pairs.
@@ -195,7 +203,9 @@ class MetricResult:
 
     @cached_property
     def _of_pairs(self) -> tuple[float, float]:
-        """Return the interval of the pairs, assuming that all have an equal effect."""
+        """Return the interval of the pairs, under the assumption that all pairs have the same
+        effect.
+        """
         assert self.effect
         if self.scale == "ratio" and self.length != "anytime":
             return interval(self.effect.d, self.seed, differ=False)
@@ -203,7 +213,7 @@ class MetricResult:
 
     @cached_property
     def denied(self) -> bool:
-        """Tell if totals or means contradict the finding of the pairs."""
+        """Return whether totals or means contradict the finding of the pairs."""
         if self.no_worse and self._denied(self.metric.better == "lower", self._limit):
             return True
         if not self.found or not self.effect:
@@ -213,12 +223,14 @@ class MetricResult:
 
     @cached_property
     def spread_p(self) -> tuple[float, float]:
-        """Return the p-values of: the treatment's blocks vary no more, and no less."""
+        """Return two p-values for the hypotheses that the treatment's blocks vary no more, and no
+        less.
+        """
         more, less = (spread_p(self.pairs, self.seed, way) for way in (True, False))
         return more, less
 
     def worst(self) -> tuple[float, ...]:
-        """Return the largest block of each arm, divided by the arm's mean."""
+        """Return for each arm its largest block, divided by its mean."""
         sides = [np.asarray(side) for side in zip(*self.pairs)]
         return tuple(float(side.max() / side.mean()) for side in sides)
 
@@ -231,14 +243,14 @@ class MetricResult:
 
     @cached_property
     def margin_p(self) -> float | None:
-        """Return the p-value of: the treatment is worse by the margin or more.
+        """Return the p-value for the hypothesis that the treatment is worse by the margin or more.
 
-        None if there is no margin, no direction or no effect.
+        None without a margin, without a direction, or without an effect.
         """
         if not (self.margin and self.metric.better and self.effect):
             return None
         if self.scale != "ratio" and (self.means() or (0.0,))[0] <= 0:
-            return 1.0  # a percentage of 0 is undefined
+            return 1.0  # a percentage of 0 is not defined
         lower = self.metric.better == "lower"
         if self.length == "anytime":
             over = excess_in_turn(self.pairs, lower, self.margin)
@@ -248,7 +260,7 @@ class MetricResult:
 
     @property
     def open(self) -> bool:
-        """Tell if the treatment may be worse than the margin permits."""
+        """Return whether the treatment may be worse than the margin permits."""
         return bool(self.metric.better) and not self.no_worse and not (self.found and self.good)
 
     @property
@@ -257,13 +269,15 @@ class MetricResult:
 
     @cached_property
     def no_worse(self) -> bool:
-        """Tell if the treatment is shown to be worse by less than the margin, in the mean."""
+        """Return whether the treatment is shown to be worse by less than the margin."""
         shown = self.margin_p is not None and self.margin_p < self._margin_alpha
         return shown and self._mean_allows
 
     @cached_property
     def _mean_allows(self) -> bool:
-        """Tell if the means are within the margin too, if the variances call that into question."""
+        """Return whether the means are within the margin, too; True unless variances
+        raise doubt.
+        """
         return self._mean_bears(self.metric.better == "lower", self._limit, self._margin_alpha)
 
     # Words
@@ -304,7 +318,7 @@ class MetricResult:
         )
 
     def finding(self) -> str:
-        """Return the effect that was found, in words."""
+        """Return the effect that was found, as text."""
         assert self.effect
         estimate, good = self.effect.estimate, self.good
         judged = "" if good is None else ", which is better" if good else ", which is worse"
@@ -316,7 +330,7 @@ class MetricResult:
         return f"{'fell' if estimate < 0 else 'rose'} {size}{judged}"
 
     def cells(self) -> Sequence[str]:
-        """Return its row of the table."""
+        """Return the metric's row of the table."""
         means = [f"{value:.5g}" for value in self.means() or ()] or ["-", "-"]
         noise = "-" if self.noise is None else f"±{self.text(self.noise, '')}"
         name, pairs = self.metric.name, f"{len(self.pairs)} of {self.planned}"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Test if treated units affect untreated ones, by blocks with few and with many units treated."""
+"""Test whether treated units affect untreated ones, by blocks with few and with many treated
+units.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from mmpolicy.ab.samples import Recording
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A metric of the untreated units, compared between a low and a high share of treated ones."""
+    """A metric of untreated units, compared between blocks with few and with many treated units."""
 
     metric: str
     levels: tuple[int, int]  # percent
@@ -24,7 +26,7 @@ class Neighbours:
 
     @property
     def found(self) -> bool:
-        """Tell if the metric depends on the share of treated units."""
+        """Return whether the metric depends on the share of treated units."""
         return self.corrected < ALPHA
 
     def _shown(self, effect: float) -> float:
@@ -42,7 +44,7 @@ class Neighbours:
         )
 
     def doubt(self) -> str:
-        """Return the reason that the result of split is invalid."""
+        """Return why the result of a split is invalid, as text."""
         return f"units without the treatment change, too: {self.text()}; take switchback"
 
     def data(self) -> dict[str, Any]:
@@ -54,7 +56,9 @@ class Neighbours:
 
 
 def neighbours_of(recording: Recording) -> list[Neighbours]:
-    """Return the effect on untreated units, for each metric with at least two such pairs."""
+    """Return the effect on untreated units for each metric with at least two pairs of
+    such blocks.
+    """
     levels = recording.header.get("saturation")
     if not levels:
         return []
@@ -71,7 +75,7 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
 
 
 def unseen_by_split(metrics: Sequence[Metric]) -> Iterator[str]:
-    """Yield the effects that split cannot see, whatever its numbers are."""
+    """Yield notes on effects that no split can see, whatever its numbers are."""
     yield (
         "split sees what a unit's own memory costs it; effects on neighbours (free lists, "
         "compaction, reclaim) are not in it, so take switchback before you roll out"

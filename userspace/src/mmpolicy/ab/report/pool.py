@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pool one experiment over many hosts: the effect on these, and on the next. Needs numpy and scipy.
+"""Pool one experiment over many hosts: the effect on these hosts, and on further ones. Needs numpy
+and scipy.
 
-On these hosts, nothing is assumed: the coins of all pairs of all hosts are redrawn, and each host
-counts equally. On the next host, the effects of hosts are a sample: random effects, with the
-variance between hosts of Paule and Mandel (1982), the interval of Hartung and Knapp (2001), and the
-prediction interval of Higgins, Thompson and Spiegelhalter (2009). These methods assume independent
-hosts. If few hosts share a jump inside a pair, their coins may by chance push all effects in one
-direction, so the interval is never narrower than that of the coins.
+On these hosts, nothing is assumed: the random assignments of all pairs of all hosts are redrawn,
+and each host counts equally. For further hosts, the effects of these hosts are taken as a sample:
+random effects, with the variance between hosts of Paule and Mandel (1982), the interval of Hartung
+and Knapp (2001), and the prediction interval of Higgins, Thompson and Spiegelhalter (2009). These
+methods assume that hosts are independent. If an event hits a pair on several hosts at once, the
+assignments may by chance push all effects in one direction. So the interval is never narrower than
+that by the redrawn assignments.
 """
 
 from __future__ import annotations
@@ -38,25 +40,26 @@ from mmpolicy.ab.report.stats import Vector, binomial_tail_of, ends_of, without_
 from mmpolicy.ab.samples import Recording
 from mmpolicy.errors import Error, Exit
 
-TOSSES = 9999  # redraws of the coins of all hosts
-LEAST_PAIRS = 3  # pairs of a host, to estimate its noise
+TOSSES = 9999  # number of times that the assignments of all hosts are redrawn
+LEAST_PAIRS = 3  # fewest pairs of a host from which its noise is estimated
 LEAST_NOISE = 1e-17  # lower bound of a variance
-STANDS_OUT = 5.0  # a pair with a jump exceeds the median of its host by this factor
-NAMED = 3  # hosts named in a verdict
-# Doubts that chance raises on this share of hosts: they count if more hosts have them.
+STANDS_OUT = 5.0  # a pair is an outlier if it exceeds the median of its host by this factor
+NAMED = 3  # most hosts that a verdict names
+# Kinds of doubt that chance raises on this share of hosts. They count only if more hosts have
+# them.
 BY_CHANCE = {AA: DIRTY, CARRY: ALPHA}
 NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class HostEffect:
-    """The differences of the pairs of a host, in logarithms."""
+    """The pairs of a host: differences of logarithms."""
 
     name: str
     d: Vector
-    sums: Vector = field(default_factory=lambda: NOTHING)  # sum of the arms' logarithms, by pair
+    sums: Vector = field(default_factory=lambda: NOTHING)  # sum of both arms' logarithms, by pair
     moments: Vector = field(default_factory=lambda: NOTHING)  # start of each pair, in seconds
-    against: int = 0  # lost pairs that are counted as results opposite to the effect
+    against: int = 0  # number of lost pairs taken as results against the effect
 
     def opposed(self, sign: float) -> HostEffect:
         """Return the host with its lost pairs, all of this sign."""
@@ -64,12 +67,14 @@ class HostEffect:
 
     @property
     def mean(self) -> float:
-        """Return the mean difference."""
+        """Return the mean difference of the pairs."""
         return float(self.d.mean())
 
     @property
     def off(self) -> float:
-        """Return how far lost pairs may move the mean, each as far off as the farthest pair."""
+        """Return by how much lost pairs may move the mean, if each is as far off as the farthest
+        pair.
+        """
         if not self.against:
             return 0.0
         farthest = float(np.abs(self.d - self.mean).max())
@@ -77,7 +82,7 @@ class HostEffect:
 
     @property
     def noise(self) -> float:
-        """Return the variance of the pairs."""
+        """Return the variance of the pairs' differences."""
         return max(float(self.d.var(ddof=1)), LEAST_NOISE)
 
 
@@ -85,21 +90,23 @@ class HostEffect:
 class Pooled:
     """The pooled effects, as logarithms."""
 
-    here: float  # mean of these hosts
+    here: float  # mean effect on these hosts
     p_here: float
-    mean: float  # mean of the population of hosts
+    mean: float  # mean effect on all hosts from which these are a sample
     low: float
     high: float
     p: float
     tau: float  # standard deviation between hosts
     heterogeneity_p: float
-    i2: float  # share of the variance that is between hosts
+    i2: float  # share of the variance of effects that lies between hosts
     next_low: float  # 95 % prediction interval for the next host
     next_high: float
 
 
 def weighted(effects: Vector, variances: Vector) -> tuple[float, float, float]:
-    """Return the mean by inverse variance, Q about it, and the sum of the weights."""
+    """Return the mean weighted by inverse variance, Cochran's Q about it, and the sum of the
+    weights.
+    """
     weights = 1 / variances
     mean = (weights * effects).sum() / weights.sum()
     return float(mean), float((weights * (effects - mean) ** 2).sum()), float(weights.sum())
@@ -108,8 +115,8 @@ def weighted(effects: Vector, variances: Vector) -> tuple[float, float, float]:
 def variances_of(hosts: Sequence[HostEffect]) -> Vector:
     """Return the variance of the effect of each host.
 
-    Few pairs estimate the noise of a host badly. So its logarithm is shrunk towards the mean of all
-    hosts, by the part of their differences that chance explains.
+    A few pairs estimate the noise of a host badly. So the logarithm of its variance is shrunk
+    towards the mean over all hosts, by the part of the differences that chance explains.
     """
     pairs = np.asarray([len(host.d) for host in hosts])
     freedom = (pairs - 1) / 2
@@ -122,23 +129,27 @@ def variances_of(hosts: Sequence[HostEffect]) -> Vector:
 
 
 def tau_squared(effects: Vector, variances: Vector) -> float:
-    """Return the variance between hosts by Paule and Mandel: Q then equals its expectation."""
+    """Return the variance between hosts by Paule and Mandel: for this value, Q equals its
+    expectation.
+    """
 
     def excess(tau2: float) -> float:
         return weighted(effects, variances + tau2)[1] - (len(effects) - 1)
 
     if excess(0.0) <= 0:
         return 0.0
-    far = float(np.ptp(effects) ** 2)  # here, Q is at most a fourth of the number of hosts
+    # for this value, Q is at most a fourth of the number of hosts
+    far = float(np.ptp(effects) ** 2)
     return float(optimize.brentq(excess, 0.0, far, xtol=1e-15))
 
 
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
-    """Return the effects on these hosts and on the population, for two hosts or more.
+    """Return the effects on these hosts and on further ones, for two hosts or more.
 
-    Lost pairs count against the others. For these hosts, each is as large as the largest pair of
-    its host, as in a report. For the population, they may move the mean by HostEffect.off, so the
-    interval is wider by that at both ends (bounds of Horowitz and Manski, 1998).
+    Lost pairs are taken as results against the effect. For these hosts, each is as large as the
+    largest pair of its host, as in a report. For further hosts, lost pairs may move the mean by
+    HostEffect.off, so the interval is wider by that at both ends (bounds of Horowitz and Manski,
+    1998).
     """
     effects = np.asarray([host.mean for host in hosts])
     variances = variances_of(hosts)
@@ -170,7 +181,9 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
 
 
 def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
-    """Return the p-value of the coins with all lost pairs against the other pairs."""
+    """Return the p-value by redrawn assignments if all lost pairs are results against
+    the effect.
+    """
     if not any(host.against for host in hosts):
         return 0.0
     sign = -1.0 if sum(host.mean for host in hosts) > 0 else 1.0
@@ -181,19 +194,21 @@ def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
 
 @dataclass(frozen=True)
 class Coins:
-    """Randomisation inference over the coins of all pairs of these hosts."""
+    """Randomisation inference over the assignments of all pairs of these hosts."""
 
     p: float
-    low: float  # interval of the effects that the coins do not reject
+    low: float  # interval of the effects that the redrawn assignments do not reject
     high: float
-    total: float = 0.0  # logarithm of the ratio of totals, each host scaled to an equal mean
+    total: float = 0.0  # logarithm of the ratio of totals, with each host scaled to the same mean
     totals: tuple[float, float] = (0.0, 0.0)  # interval of `total`
 
     @classmethod
     def of(
         cls, hosts: Sequence[HostEffect], seed: int, tosses: int, with_totals: bool = False
     ) -> Coins:
-        """Redraw the coins: the mean of a random subset of pairs replaces that of all pairs."""
+        """Redraw all assignments: the mean over a random subset of pairs replaces the mean over
+        all.
+        """
         rng = np.random.default_rng(seed)
         seen = sum(host.mean for host in hosts)
         turned, weight = np.zeros(tosses), np.zeros(tosses)
@@ -217,7 +232,7 @@ class Coins:
 
 
 def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Means:
-    """Return the means by which the effect of the pairs is confirmed."""
+    """Return the means by which the effect of the pairs is checked."""
     known = [host for host in hosts if len(host.sums) == len(host.d)]
     coins = Coins.of(known, seed, tosses, with_totals=True)
     spread = spread_of([(host.d, host.sums) for host in known])
@@ -226,9 +241,9 @@ def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -
 
 
 def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
-    """Return the hosts whose outlying pair began at about one time with another host's.
+    """Return the hosts whose outlying pair began at about the same time as that of another host.
 
-    Only sizes are compared, as the coins decided the signs.
+    Only sizes are compared, as the random assignment decided the signs.
     """
     moments: list[tuple[float, float, str]] = []
     for host in hosts:
@@ -248,27 +263,27 @@ def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
 
 
 def _span(recording: Recording) -> tuple[str, str]:
-    """Return when a run began and ended, as text that sorts by time (UTC)."""
+    """Return when a run began and ended, as texts that sort by time (UTC)."""
     start: str = recording.header["started"]
     return start, max([start, *(each["at"] for each in recording.blocks.values() if "at" in each)])
 
 
 def label_of(path: str, recording: Recording) -> str:
-    """Return the name of a host in the table."""
+    """Return the name of a host in the table, with its labels."""
     host = recording.header["host"]
     labels = " ".join(f"{key}={value}" for key, value in host.get("labels", {}).items())
     return f"{host.get('name') or path} {labels}".strip()
 
 
 class Left(NamedTuple):
-    """The reason that a host is left out."""
+    """The reason why a host is left out."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class HostRun:
-    """The part of a file that a pool keeps: a fleet has thousands, each with all its samples."""
+    """The results of one file. A fleet has thousands of files, so their samples are not kept."""
 
     path: str
     digest: str
@@ -278,11 +293,12 @@ class HostRun:
     effects: dict[str, HostEffect]  # by metric
     doubts: list[Doubt]
     stopped: bool
-    left: dict[str, str] = field(default_factory=dict)  # metric -> the reason for no effect
+    # the reason why there is no effect, by metric
+    left: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, path: str, recording: Recording) -> HostRun:
-        """Analyse a recording, and keep the result."""
+        """Return the results of a recording."""
         if not recording.header.get("digest"):
             text = f"{path} is of an old version, which did not record the host"
             raise Error(text, Exit.USAGE, "run the experiment again with this version")
@@ -297,7 +313,7 @@ class HostRun:
 
 
 def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Left:
-    """Return the effect on a host, or the reason that it has none."""
+    """Return the effect on a host, or the reason why it has none."""
     by_pair, firsts = recording.by_pair(metric, "ab"), recording.firsts()
     pairs = list(by_pair.values())
     scale, d = differences(pairs)
@@ -327,7 +343,7 @@ def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
 
 
 def _check_same(first: HostRun, other: HostRun) -> None:
-    """Refuse files of different experiments."""
+    """Refuse a file of another experiment."""
     if other.digest != first.digest:
         text = f"{other.path} is of another experiment than {first.path}"
         hint = "pool files of the same command, see ab.md"
@@ -335,7 +351,9 @@ def _check_same(first: HostRun, other: HostRun) -> None:
 
 
 def _check_own(runs: Sequence[HostRun]) -> None:
-    """Refuse two files with equal seeds that overlap in time."""
+    """Refuse two files with the same seed that overlap in time, as their assignments are not
+    independent.
+    """
     ordered = sorted(runs, key=lambda run: (run.seed, run.span))
     for first, then in zip(ordered, ordered[1:]):
         if first.seed == then.seed and then.span[0] <= first.span[1]:
@@ -350,7 +368,7 @@ class Pool:
 
     def __init__(self, recordings: Iterable[tuple[str, Recording]]) -> None:
         self.runs: list[HostRun] = []
-        for path, recording in recordings:  # one in memory at a time
+        for path, recording in recordings:  # only one recording is in memory at a time
             if not self.runs:
                 self.metrics = recording.metrics()
                 self.margin = recording.header.get("margin") or 0.0
@@ -370,12 +388,12 @@ class Pool:
     # Reasons for doubt
 
     def stopped(self) -> list[str]:
-        """Return the hosts on which a guard broke in the treatment; they are never dropped."""
+        """Return the hosts on which a guard broke in the treatment. They are never left out."""
         return [run.label for run in self.runs if run.stopped]
 
     @cached_property
     def open_doubts(self) -> list[tuple[str, str]]:
-        """Return hosts with the doubts that count: they make the result inconclusive.
+        """Return the doubts that make the result inconclusive, each with its host.
 
         Whether totals agree with pairs is tested over all hosts together, see Means.
         """
@@ -389,7 +407,7 @@ class Pool:
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
-        """Return hosts that are left out of the answer about a metric, with the reason."""
+        """Return the hosts that are left out for a metric, each with the reason."""
         return [(run.label, f"{name}: {reason}") for run in self.runs
                 for name, reason in run.left.items()]  # fmt: skip
 
@@ -397,9 +415,11 @@ class Pool:
 
     @cached_property
     def exit(self) -> Exit:
-        """Return 8 if any metric is worse, and 0 only for a result that holds for each host too.
+        """Return the exit code: 8 if any metric is worse; 0 only for a result that holds on every
+        host.
 
-        For 0, a metric is better on these hosts and the next, and no guard is open or broke.
+        For 0, a metric is better on these hosts and on further ones, and no guard broke or is in
+        doubt.
         """
         known = [metric for metric in self.metrics if metric.name in self.results]
         if any(self._worse(metric) for metric in known):
@@ -413,7 +433,7 @@ class Pool:
         return Exit.DONE if better else Exit.INCONCLUSIVE
 
     def _shown(self, metric: Metric) -> bool:
-        """Tell if there is an effect, in the means too."""
+        """Return whether an effect was found, and the means confirm it."""
         wanted = sum(not each.guard for each in self.metrics)
         found, level = self.results[metric.name], ALPHA / max(wanted, 1)
         lower = found.mean < 0
@@ -425,19 +445,21 @@ class Pool:
         return wanted and self._shown(metric)
 
     def _worse(self, metric: Metric) -> bool:
-        """Tell if a metric is worse by more than its margin permits."""
+        """Return whether a metric is worse by more than its margin permits."""
         if not metric.better or not self._shown(metric):
             return False
         return not self._good(metric) and not self._within(metric)
 
     def _bear(self, metric: Metric, lower: bool, limit: float) -> bool:
-        """Tell if the means of all hosts are on this side of a limit too."""
+        """Return whether the means of all hosts confirm that the effect is below
+        (above) a limit.
+        """
         found = self.results[metric.name]
         end = found.high if lower else found.low
         return self.means[metric.name].bear(lower, limit, found.mean, end)
 
     def _within(self, metric: Metric) -> bool:
-        """Tell if the mean of all hosts is shown to be no worse than the margin."""
+        """Return whether the treatment is shown to be no worse than the margin."""
         margin = metric.margin or self.margin
         if not margin:
             return False
@@ -507,7 +529,7 @@ class Pool:
         return f"{word} on these hosts, and on hosts like these"
 
     def data(self) -> dict[str, Any]:
-        """Return the result for JSON; effects in percent."""
+        """Return the result for JSON; effects are in percent."""
         metrics = []
         for metric in self.metrics:
             hosts = [{"host": host.name, "pairs": len(host.d), "effect": in_percent(host.mean)}
@@ -531,7 +553,7 @@ def _percent(effect: float) -> str:
 
 
 def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each host with the first reason why the pool doubts it or leaves it out."""
+    """Return each host with the first reason why the pool doubts it or leaves it out, as text."""
     firsts: dict[str, str] = {}
     for host, reason in reasons:
         firsts.setdefault(host, reason)
@@ -539,7 +561,7 @@ def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _lost(hosts: Iterable[HostEffect]) -> list[str]:
-    """Return each host with lost pairs that count, and their largest number over its metrics."""
+    """Return each host that has lost pairs, with the largest number over its metrics, as text."""
     most: dict[str, int] = {}
     for host in hosts:
         most[host.name] = max(host.against, most.get(host.name, 0))
@@ -547,13 +569,13 @@ def _lost(hosts: Iterable[HostEffect]) -> list[str]:
 
 
 def _some(texts: Sequence[str]) -> str:
-    """Return the first few texts, and the number of further ones."""
+    """Return the first few of some texts, and the number of the others."""
     more = len(texts) - NAMED
     return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _forest(hosts: Sequence[HostEffect], width: int = 41) -> list[str]:
-    """Return a line for each host, with its 95 % interval drawn about 0."""
+    """Return a line for each host, with its 95 % interval drawn around 0."""
     rows = []
     for host in hosts:
         error = np.sqrt(host.noise / len(host.d))

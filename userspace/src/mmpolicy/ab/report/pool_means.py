@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Check the effect of pairs against the means of many hosts. Needs numpy and scipy.
+"""Check the effect of the pairs by the means of many hosts. Needs numpy and scipy.
 
-The effect on a host is a mean of logarithms. It is lower where blocks vary more, even if their mean
-is not, and a few very long blocks hardly count in it. Users, however, pay the mean.
+The effect on a host is a mean of logarithms. It is lower where blocks vary more, even if their
+mean is not lower, and a few very long blocks hardly change it. Users, however, notice the mean.
 """
 
 from __future__ import annotations
@@ -19,24 +19,26 @@ from mmpolicy.ab.report.metric_result import UNEVEN
 from mmpolicy.ab.report.stats import Vector, apart, rise_of_mean
 
 Ends = tuple[float, float]
-Logs = tuple[Vector, Vector]  # difference and sum of the logarithms of both arms, by pair
+Logs = tuple[Vector, Vector]  # difference and sum of both arms' logarithms, by pair
 
 
 @dataclass(frozen=True)
 class Means:
-    """The effect of variances on the mean, and the totals of all hosts; logarithms."""
+    """How unequal variances change the ratio of means, and the totals of all hosts;
+    in logarithms.
+    """
 
-    more_p: float = 1.0  # p-value of: the treatment's blocks vary no more
+    more_p: float = 1.0  # p-value for the hypothesis that the treatment's blocks vary no more
     less_p: float = 1.0
     rise: float = 0.0
-    down: float = 0.0  # error of `rise`, downward and upward
+    down: float = 0.0  # error of `rise` downward and upward
     up: float = 0.0
-    pairs: Ends = (-inf, inf)  # interval of the effect by the coins
+    pairs: Ends = (-inf, inf)  # interval of the effect by redrawn assignments
     total: float = 0.0
-    totals: Ends = (0.0, 0.0)  # interval of `total` by the coins
+    totals: Ends = (0.0, 0.0)  # interval of `total` by redrawn assignments
 
     def bear(self, lower: bool, limit: float, mean: float, end: float) -> bool:
-        """Tell if the means are below (above) a limit too, as the effect and its interval are."""
+        """Return whether the means confirm that the effect is below (above) a limit."""
         if lower:
             uneven, far = self.more_p < UNEVEN, mean + self.rise + hypot(end - mean, self.up)
             denied = self.totals[1] >= limit and self.total > self.pairs[1]
@@ -47,10 +49,10 @@ class Means:
 
 
 def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
-    """Return the fields of Means about variances; each host counts equally.
+    """Return the fields of Means that come from variances; each host counts equally.
 
-    p is that of a random assignment of the arms in each pair, by the normal approximation of the
-    sum over all pairs.
+    The p-value is the probability of so large a sum over all pairs if the arms of each pair were
+    swapped at random, by the normal approximation.
     """
     signs = []
     for d, sums in hosts:

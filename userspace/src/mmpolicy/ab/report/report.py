@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The report on a recording, in numbers and in words."""
+"""The report on a recording: numbers and text."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
 from mmpolicy.render import table
 
-# Kinds of doubts. A pool judges A/A, CARRY, TOTALS and LOST over all its hosts.
+# Kinds of doubts. A pool decides about AA, CARRY, TOTALS and LOST over all its hosts together.
 OWN, AA, CARRY, TOTALS, LOST = "", "A/A", "carry-over", "totals", "lost"
-LOST_OF_HOST = 1 / 3  # share of lost pairs beyond which a pool leaves a host out
+LOST_OF_HOST = 1 / 3  # share of lost pairs above which a pool leaves a host out
 
 
 class Doubt(NamedTuple):
-    """A reason to conclude nothing."""
+    """A reason why a run shows nothing."""
 
     kind: str
     text: str
-    metric: str = ""  # "" if it concerns all metrics
+    metric: str = ""  # the metric; "" if the reason concerns all
 
 
 HEAD = (
@@ -49,7 +49,7 @@ HEAD = (
 
 
 def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> MetricResult:
-    """Return the analysis of one metric, without correction for the others."""
+    """Return the analysis of one metric, not corrected for the number of metrics."""
     seed = recording.header["seed"]
     by_pair, aa_pairs = recording.by_pair(metric, "ab"), recording.pairs(metric, "aa")
     pairs, firsts = list(by_pair.values()), recording.firsts()
@@ -72,7 +72,7 @@ def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> M
 
 
 def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
-    """Return the analysis of each metric, corrected for the number of metrics with its role."""
+    """Return the analysis of each metric, corrected for the number of metrics in the same role."""
     metrics = recording.metrics()
     number = Counter(metric.guard for metric in metrics)
     rows = [_row(recording, metric, margin, number[metric.guard]) for metric in metrics]
@@ -90,7 +90,7 @@ def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
 
 
 def _carry_corrected(rows: list[MetricResult]) -> list[MetricResult]:
-    """Return rows with the p-values of both signs of carry-over corrected for their number."""
+    """Return rows whose carry-over p-values are corrected for the number of rows."""
     left = holm([row.carry.share_p for row in rows])
     halves = holm([row.carry.halves_p for row in rows])
     return [
@@ -108,7 +108,7 @@ class Report:
 
     def __init__(self, recording: Recording, detect: float = 5.0, margin: float = 0.0) -> None:
         self.recording = recording
-        self.detect = detect  # percent, for the number of pairs to find it
+        self.detect = detect  # change in percent for which the report says how many pairs find it
         self.header = recording.header
         self.margin = margin or self.header.get("margin") or 0.0  # percent
         self.rows = rows_of(recording, self.margin)
@@ -120,12 +120,12 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Tell if both arms have equal settings, as in a run that measures noise."""
+        """Return whether both arms have the same settings, as in a run that measures noise."""
         return bool(self.header["control"]["settings"] == self.header["treatment"]["settings"])
 
     @property
     def harmed(self) -> bool:
-        """Tell if a guard broke in the treatment, and chance does not explain that arm."""
+        """Return whether a guard broke in the treatment, and not just by chance in this arm."""
         return self._stopped_in_treatment and self._by_chance < ALPHA
 
     @property
@@ -134,14 +134,16 @@ class Report:
 
     @property
     def _by_chance(self) -> float:
-        """Return the probability of the treatment, if guards break equally often in both arms."""
+        """Return the probability that a guard breaks in the treatment, if it breaks equally often
+        in both arms.
+        """
         control, treatment = self.recording.exposure()
         return float(treatment / (control + treatment))
 
     # Reasons for doubt
 
     def _reasons(self) -> Iterator[Doubt]:
-        """Yield the reasons to conclude nothing, whatever the numbers are."""
+        """Yield all reasons why the run shows nothing, whatever its numbers are."""
         for text in self._doubts():
             yield Doubt(OWN, text)
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
@@ -154,7 +156,7 @@ class Report:
                 yield Doubt(OWN, each.doubt())
 
     def _doubts(self) -> Iterator[str]:
-        """Yield the reasons that concern the run as a whole."""
+        """Yield those reasons that concern the run as a whole."""
         status = self.recording.end.get("status", "killed")
         if self._stopped_in_treatment and not self.harmed:
             yield (
@@ -206,7 +208,7 @@ class Report:
             yield Doubt(CARRY, f"{name}: carry-over hides how much worse the treatment is", name)
 
     def _lost(self, row: MetricResult) -> str:
-        """Return a sentence on pairs without a value; "" if there are none."""
+        """Return a sentence about pairs without a value; "" if there are none."""
         if self.recording.end.get("status") != "done" or len(row.pairs) == row.planned:
             return ""
         lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
@@ -214,7 +216,7 @@ class Report:
         return f"{text}; its value is missing or not a number in {lost}"
 
     def notes(self) -> Iterator[str]:
-        """Yield caveats, which do not change the verdict."""
+        """Yield notes that do not change the verdict."""
         pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
         if self.recording.length == "anytime" and self.recording.end.get("status") != "done":
             yield "the run was interrupted; its result up to then is valid, by its rule"
@@ -262,7 +264,7 @@ class Report:
 
     @property
     def _worse(self) -> list[MetricResult]:
-        """Return the metrics that are worse, without those in doubt."""
+        """Return the metrics that are worse, except those in doubt."""
         doubted = {each.metric for each in self.reasons}
         if self.same or "" in doubted:
             return []
@@ -271,13 +273,13 @@ class Report:
 
     @property
     def only_margin(self) -> bool:
-        """Tell if the run only asks whether the treatment is no worse."""
+        """Return whether the run only asks if the treatment is no worse than a margin."""
         guards = [row.metric.guard for row in self.rows]
         return all(guards) or bool(self.margin and not any(guards))
 
     @property
     def conclusive(self) -> bool:
-        """Tell if there is an answer."""
+        """Return whether the run has a result."""
         return not self.doubts and self.exit != Exit.INCONCLUSIVE
 
     def verdict(self) -> str:
@@ -306,9 +308,9 @@ class Report:
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
-        """Yield which metrics are shown to be no worse, and which are not.
+        """Yield sentences about metrics that are shown to be no worse, and about the others.
 
-        Without a margin, none is shown.
+        Without a margin, none is shown to be no worse.
         """
         for shown in (True, False):
             for margin in sorted({row.margin for row in self.rows}):
@@ -320,12 +322,14 @@ class Report:
                     yield f"{'' if shown else 'not shown to be '}no worse {than}: {names}"
 
     def lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield for each metric the number of pairs that finds an effect of `detect` percent."""
+        """Yield for each metric the number of pairs that finds a change of `detect` percent."""
         for row, noise in self._noises():
             yield row.metric.name, suggest_pairs(noise, self.detect, row.metrics)
 
     def margin_lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield the number of pairs that shows that equal arms are no worse than the margin."""
+        """Yield for each metric the number of pairs that shows that equal arms are no worse than
+        the margin.
+        """
         for row, noise in self._noises():
             if row in self.judged:
                 yield row.metric.name, suggest_pairs(noise, row.margin, risk=ALPHA)
@@ -361,7 +365,7 @@ class Report:
         return found
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return the facts about the run other than its metrics."""
+        """Return all facts about the run that do not belong to a metric."""
         header = self.header
         timing = f"blocks of {header['block_s']:g} s, {header['washout_s']:g} s of them wash-out"
         facts = [
@@ -394,7 +398,7 @@ class Report:
         return [*facts, ("host", host)]
 
     def _extras(self) -> Iterator[tuple[str, str]]:
-        """Yield facts that only some runs have."""
+        """Yield facts about the run that only some runs have."""
         if self.header.get("at_switch"):
             yield "at switch", self.header["at_switch"]
         names = {"decisions": "decisions", "timed": "timed faults", "missed": "faults missed"}
@@ -404,7 +408,7 @@ class Report:
                 yield name, ", ".join(f"{count} in {arm}" for arm, count in counts.items())
 
     def _unseen(self) -> str:
-        """Return how frequent bad blocks may be although the treatment had none."""
+        """Return how many blocks may be bad although no block of the treatment was, as text."""
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"

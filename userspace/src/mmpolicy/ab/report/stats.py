@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """The statistics of a report; needs numpy and scipy.
 
-The unit of analysis is the pair: two adjacent blocks of switchback, or the two arms of one block of
-split. A coin decided which of the two got the treatment. Without an effect, the difference of each
-pair could equally have had the other sign; test and interval rest on this alone, and on nothing
-about distributions or independence in time.
+The unit of analysis is the pair: two adjacent blocks in switchback, or the two arms of one block
+in split. A coin toss decided which of the two got the treatment. If the treatment has no effect,
+the difference of each pair could as well have the other sign. Test and interval rest on this
+alone, without assumptions about distributions or independence in time.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from scipy import stats
 from mmpolicy.ab.anytime import in_turn, p_against, p_anytime, sequence
 from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
-EXACT_PAIRS = 16  # up to here, all outcomes of the coins are enumerated
-RESAMPLES = 9999  # random outcomes for more pairs
-REDRAWS = 999  # random outcomes, for tests with more work per outcome
-AT_ONCE = 1 << 16  # values of units processed together
-PLACE = 4.0  # t of the order within pairs, from which on its effect is subtracted
-SPARE = 1  # extra order statistics on each side, as the interval itself decides on the length
-ROUNDING = 1e-12  # sums closer than this, relative to the summands, are equal
+EXACT_PAIRS = 16  # most pairs for which all 2^n assignments are enumerated
+RESAMPLES = 9999  # number of random assignments for more pairs
+REDRAWS = 999  # number of random assignments in tests that take longer for each
+AT_ONCE = 1 << 16  # values of units that are processed together
+PLACE = 4.0  # If the effect of the order within pairs has this t value or more, it is subtracted.
+# order statistics to add on each side, as the width of the interval decides when the bench ends
+SPARE = 1
+ROUNDING = 1e-12  # sums that differ by less, relative to the summands, are equal
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect on one metric. Unless its scale is difference, numbers are logarithms."""
+    """The effect on one metric. The numbers are logarithms, unless the scale is "difference"."""
 
     scale: str  # see differences()
     pairs: int
     estimate: float
-    low: float  # of the 95 % interval
+    low: float  # lower end of the 95 % interval
     high: float
     p: float
-    deviation: float  # standard deviation of the differences of pairs
-    d: Vector = field(default_factory=lambda: np.zeros(0))  # the differences of pairs
+    deviation: float  # standard deviation of the pairs' differences
+    d: Vector = field(default_factory=lambda: np.zeros(0))  # differences of the pairs
 
 
 def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[bool] = ()) -> Effect:
     """Return estimate, 95 % interval and p of at least two pairs (control, treatment).
 
-    first: for switchback, if the first block of each pair has the treatment.
+    first: in switchback, whether the first block of each pair has the treatment.
     """
     scale, found = differences(pairs)
     d = np.asarray(found)
@@ -67,7 +68,7 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[boo
 
 
 def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return the effect with an interval and a p-value that are valid at any look."""
+    """Return the effect, with an interval and a p-value that are valid at any look."""
     _, estimate, low, high = sequence(list(pairs))
     d = in_turn(list(pairs))
     return replace(
@@ -76,9 +77,9 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with its p-value if `lost` pairs contradict it.
+    """Return the effect with its p-value if `lost` pairs are results against it.
 
-    If they outweigh it, p is 1: that shows no effect in the other direction.
+    If they outweigh the effect, p is 1, as lost pairs are no evidence for the other direction.
     """
     shown = effect.d.tolist()
     d = np.asarray(with_lost(shown, lost))
@@ -94,7 +95,9 @@ def _tosses(octets: int, seed: int) -> Vector:
 
 
 def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
-    """Return sums and sizes of subsets of d: of all subsets if few, else of random ones."""
+    """Return the sums and the sizes of subsets of d: of all subsets, or of random ones if there
+    are too many.
+    """
     if len(d) > EXACT_PAIRS:
         chosen = _tosses(-(-len(d) // 8), seed)[:, : len(d)]
         return chosen @ d, chosen.sum(axis=1)
@@ -105,15 +108,16 @@ def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
 
 
 def _share(hits: NDArray[np.bool_], pairs: int) -> float:
-    """Return the share of hits; among random outcomes, the observed one counts as one more."""
+    """Return the share of hits; among random assignments, the observed one counts as one more."""
     more = int(pairs > EXACT_PAIRS)
     return float((hits.sum() + more) / (len(hits) + more))
 
 
 def p_value(d: Vector, seed: int) -> float:
-    """Return the two-sided p-value of the randomisation test, which redraws the signs of pairs.
+    """Return the two-sided p-value of the randomisation test, which redraws the signs of the
+    pairs.
 
-    Exact for up to 16 pairs; beyond, from 9,999 random draws.
+    It is exact for up to 16 pairs. For more, it comes from 9,999 random draws.
     """
     total, slack = d.sum(), ROUNDING * np.abs(d).sum()
     return _share(np.abs(total - 2 * _subsets(d, seed)[0]) >= abs(total) - slack, len(d))
@@ -122,9 +126,10 @@ def p_value(d: Vector, seed: int) -> float:
 def without_place(d: Vector, first: NDArray[np.bool_]) -> Vector | None:
     """Return d without the effect of the order within pairs; None if that effect is small.
 
-    first: if the first block had the treatment. The difference second - first block does not depend
-    on the coins, so inspecting it leaves the test exact. Its mean shows a load with the period of a
-    pair. The coins are redrawn over the remainder.
+    first: whether the first block had the treatment. The difference between second and first block
+    does not depend on the random assignment, so it can be used without making the test inexact.
+    Its mean shows a load with the period of a pair. The assignments are redrawn over the
+    remainder.
     """
     signs = np.where(first, -1.0, 1.0)
     later = d * signs
@@ -145,10 +150,10 @@ def interval(d: Vector, seed: int, differ: bool = True) -> tuple[float, float]:
     """Return the 95 % interval: all effects that the randomisation test does not reject.
 
     Its ends are order statistics of the means of subsets of pairs (Hartigan 1969): of all subsets
-    if p is exact, else of random ones. That assumes an equal effect in all pairs. If some have a
-    far larger one, the end on their side is too near, so it is moved outward as in BCa (Efron
-    1987), but not past 0: p alone decides whether there is an effect. differ: allow for effects
-    that differ between pairs.
+    if p is exact, else of random ones. This assumes the same effect in all pairs. If some pairs
+    have a far larger effect, the end on their side is too near, so it is moved outward as in BCa
+    (Efron 1987), but not past 0: p alone decides whether there is an effect. differ: allow for
+    effects that differ between pairs.
     """
     sums, sizes = _subsets(d, seed)
     means = sums[sizes > 0] / sizes[sizes > 0]
@@ -165,7 +170,9 @@ def interval(d: Vector, seed: int, differ: bool = True) -> tuple[float, float]:
 
 
 def _lean(d: Vector) -> float:
-    """Return a sixth of the skewness of the mean of d: above 0 with a long upper tail."""
+    """Return a sixth of the skewness of the mean of d: positive if large values are far from the
+    mean.
+    """
     rest = d - d.mean()
     most = float(np.abs(rest).max())
     if not most:
@@ -181,9 +188,9 @@ def _moved(lean: float) -> float:
 
 
 def ends_of(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
-    """Return the order statistics of random means that cut off alpha / 2 of them at each end."""
+    """Return the order statistics that cut off alpha / 2 of the means at each end."""
     place = int(alpha / 2 * (len(means) + 1))
-    if place < 1:  # too few pairs to reject anything
+    if place < 1:  # there are too few pairs to reject anything
         return -np.inf, np.inf
     ends = np.partition(means, [place - 1, len(means) - place])
     return float(ends[place - 1]), float(ends[-place])
@@ -192,8 +199,8 @@ def ends_of(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
 def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
     """Return the median of the ratios, with interval and p of the sign test.
 
-    It is valid by the coins as well, and robust against outlying pairs. If there are no ratios,
-    return the result of analyse().
+    It is valid by the random assignment as well, and robust against outlying pairs. If there are
+    no ratios, return the result of analyse().
     """
     scale, found = differences(pairs)
     if scale != "ratio":
@@ -208,8 +215,9 @@ def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
     """Return the 95 % interval of the median: all values that the sign test does not reject.
 
-    It serves runs that stop by the width of this interval. They stop more often when chance makes
-    it narrow, so one value more is left on each side than for a fixed length.
+    It is for runs that stop when this interval is narrow enough. Such runs stop more often when
+    chance makes it narrow, so the interval has one more value on each side than for a fixed
+    length.
     """
     ordered = np.sort(d)
     place = int(stats.binom.ppf(ALPHA / 2, len(ordered), 0.5)) - SPARE
@@ -217,17 +225,20 @@ def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
 
 
 def spread_p(pairs: Sequence[tuple[float, float]], seed: int, more: bool) -> float:
-    """Return the one-sided p-value of: the treatment's logarithms vary no more (no less).
+    """Return the one-sided p-value for the hypothesis that the treatment's logarithms vary no more
+    (no less).
 
-    If both arms vary equally, the difference of a pair is unrelated to its sum (Pitman and Morgan
-    1939), and could equally have the other sign.
+    If both arms vary equally, the difference of a pair is not correlated with its sum (Pitman and
+    Morgan 1939), so their product could as well have the other sign.
     """
     control, treatment = np.log(np.asarray(pairs, float).T)
     return p_below(-apart(treatment - control, treatment + control) * (1 if more else -1), seed)
 
 
 def apart(d: Vector, sums: Vector) -> Vector:
-    """Return the evidence of each pair that the treatment varies more; negative for less."""
+    """Return for each pair the evidence that the treatment varies more; negative if it varies
+    less.
+    """
     found: Vector = (d - d.mean()) * (sums - sums.mean())
     return found
 
@@ -237,10 +248,10 @@ def totals(
 ) -> tuple[float, float, float]:
     """Return the logarithm of the ratio of the arms' totals, and its interval.
 
-    A stall in few blocks weighs here as it does for the user; in the mean of the differences of
-    logarithms it is one pair among others. The interval contains each ratio r for which treatment
-    and r * control could have been swapped: it uses the subsets of interval(), with the ratio of
-    totals instead of the mean.
+    A stall in a few blocks has the same weight here as for the user; in the mean of the pairs'
+    differences of logarithms it is one pair among others. The interval contains each ratio r for
+    which treatment and r * control could have been swapped: it uses the subsets of interval(),
+    with the ratio of totals in place of the mean.
     """
     control, treatment = np.asarray(pairs, float).T / np.max(pairs)
     below, above = _subsets(control, seed)[0], _subsets(treatment, seed)[0]
@@ -251,12 +262,13 @@ def totals(
 
 
 def rise_of_mean(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
-    """Return the effect of variances on the logarithm of the ratio of means, and its error.
+    """Return how much the variances change the logarithm of the ratio of means, and the error of
+    this.
 
-    The mean of lognormal values exceeds their geometric mean by half the variance of the
-    logarithms. d, sums: difference and sum of the logarithms of both arms. The errors, downward and
-    upward, each with the risk alpha, derive from the intervals of both variances (MOVER, Zou, Huo
-    and Taleban 2009). Shared drift correlates the arms.
+    The mean of lognormal values exceeds their geometric mean by half the variance of their
+    logarithms. d, sums: difference and sum of both arms' logarithms. The errors downward and
+    upward, each with the risk alpha, come from the intervals of both variances (MOVER; Zou, Huo
+    and Taleban 2009). Drift that both arms share correlates them.
     """
     treatment, control = (sums + d) / 2, (sums - d) / 2
     sizes = np.asarray([treatment.var(ddof=1), control.var(ddof=1)]) / 2
@@ -274,10 +286,10 @@ def rise_of_mean(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, f
 
 
 def means_by_logs(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
-    """Return the logarithm of the ratio of means, and its ends, each with the risk alpha.
+    """Return the logarithm of the ratio of means, and both ends, each with the risk alpha.
 
-    This assumes lognormal blocks. A short run rarely contains one of the large blocks that dominate
-    the mean, so its totals understate their own error.
+    This assumes lognormal blocks. A short run rarely contains one of the few large blocks that
+    dominate the mean, so its totals understate their own error.
     """
     rise, down, up = rise_of_mean(d, sums, alpha)
     error = float(stats.t.ppf(1 - alpha, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)))
@@ -286,11 +298,12 @@ def means_by_logs(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, 
 
 
 def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    """Return the share of the effect that persists in the next block, and its p-value.
+    """Return the share of the effect that is seen in the next block, and its p-value.
 
-    y: the values of all blocks in order, preceded by one block without the treatment; nan for
-    missing ones. first: if the first block of a pair had the treatment. Differences of adjacent
-    blocks remove drift. The coins are redrawn over the noise that remains if nothing persists.
+    y: the values of all blocks in order, after one block without the treatment; nan for missing
+    values. first: whether the first block of a pair had the treatment. Differences of adjacent
+    blocks remove drift. The assignments are redrawn over the noise that is left if there is no
+    carry-over.
     """
     coins = np.random.default_rng(seed).integers(0, 2, (REDRAWS, len(first))) == 1
     blocks = _in_turns(first)
@@ -308,7 +321,9 @@ def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, fl
 
 
 def _slack(y: Vector) -> float:
-    """Return the rounding tolerance, so that the observed outcome counts as extreme as itself."""
+    """Return the tolerance for rounding, so that the observed result counts as
+    extreme as itself.
+    """
     return ROUNDING * float(np.nanmax(np.abs(y)))
 
 
@@ -320,7 +335,9 @@ def _in_turns(first: NDArray[np.bool_]) -> Vector:
 
 
 def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
-    """Return by least squares the effects on y of a block's arm, and of the arm before it."""
+    """Return by least squares how y depends on the arm of a block, and on the arm of the block
+    before.
+    """
     rises = np.diff(y)
     known = np.isfinite(rises)
     now = np.diff(blocks, axis=-1, prepend=0.0)
@@ -332,10 +349,11 @@ def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
 
 
 def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    """Return left_over() for split; y, treated: a row per block, a column per unit.
+    """Return the same as left_over() for split. y, treated: a row for each block, a column for
+    each unit.
 
-    Means of units and of blocks are subtracted. The coins of the blocks are redrawn: they decide
-    which of the two groups of units has the treatment.
+    The means of units and of blocks are subtracted. The assignments of the blocks are redrawn:
+    they decide which of two groups of units has the treatment.
     """
     rng, arms = np.random.default_rng(seed), treated.astype(float)
     (now,) = _regress_units(y, arms)
@@ -353,10 +371,11 @@ def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[flo
 
 
 def _regress_units(y: Vector, *causes: Vector) -> Vector:
-    """Return by least squares the effect of each cause, with a level for each unit and each block.
+    """Return by least squares the effect of each cause, after removing a level for each unit and
+    block.
 
-    causes: tables with a row per block and a column per unit; or stacks of tables, with a result
-    for each.
+    causes: tables with a row for each block and a column for each unit; or stacks of tables, with
+    a result for each.
     """
     rest = [_centred(each) for each in causes]
     of_all = np.stack([each.reshape(*each.shape[:-2], -1) for each in rest], axis=-2)
@@ -373,9 +392,10 @@ def _centred(values: Vector) -> Vector:
 
 
 def growth_p(first: Vector, second: Vector, seed: int) -> float:
-    """Return the p-value of effects that are larger in the second half of the blocks.
+    """Return the p-value of an effect that is larger in the second half of the blocks.
 
-    An immediate effect differs between the halves by noise alone, whose sign the coin decides.
+    An effect without delay differs between the halves only by noise, whose sign the random
+    assignment decides.
     """
     return p_below((first - second) * np.sign((first + second).sum()), seed)
 
@@ -396,24 +416,27 @@ def detectable(deviation: float, pairs: int, metrics: int) -> float:
 
 
 def floor(aa: Effect, pairs: int) -> float:
-    """Return how far apart this many pairs of equal arms may lie, by the A/A phase.
+    """Return how far apart the means of this many pairs of equal arms may be, by the A/A phase.
 
-    The result is their difference in that phase, plus the spread about it that 95 % of runs keep.
+    This is the difference in that phase, plus the spread around it that 95 % of runs do not
+    exceed.
     """
     spread = stats.t(aa.pairs - 1).ppf(1 - ALPHA / 2) * aa.deviation / pairs**0.5
     return abs(aa.estimate) + float(spread)
 
 
 def binomial_tail(hits: int, number: int) -> float:
-    """Return the probability of this many hits or more from a fair coin."""
+    """Return the probability that `number` fair coin tosses have this many hits or more."""
     return float(stats.binom.sf(hits - 1, number, 0.5)) if number else 1.0
 
 
 def binomial_tail_of(hits: int, number: int, rate: float) -> float:
-    """Return the probability of this many hits or more, at this rate."""
+    """Return the probability of this many hits or more in `number` trials, at this rate."""
     return float(stats.binom.sf(hits - 1, number, rate))
 
 
 def imbalance(control: int, treatment: int) -> float:
-    """Return the p-value of unequal numbers, for equal shares (chi-square)."""
+    """Return the p-value of unequal numbers of units, if both arms had equal shares
+    (chi-square).
+    """
     return float(stats.chisquare([control, treatment]).pvalue) if control + treatment else 1.0

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms for a service that stays bound to a profile: bound as it is, and unbound for one block."""
+"""Arms for a service that is bound to a profile: it stays bound (treatment), or is unbound for one
+block (control).
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from mmpolicy.control.state import bind, read_state, unbind
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
-LEASE_S = 10.0  # the binding is checked every quarter of this time
+LEASE_S = 10.0  # the binding is checked four times in this many seconds
 
 
 class Bound(Changes):
-    """Changes the binding of one service. There is no lease and no experiment in the kernel: their
+    """Binds and unbinds one service. There is no lease and no experiment in the kernel, as their
     expiry would end at stock, while this run must end with the service bound.
 
     note: called with the id of the cgroup before the service is unbound, and with 0 after it is
@@ -67,7 +69,7 @@ class Bound(Changes):
             raise StoppedError("lost", f"{self._scope.path} was stopped or restarted")
 
     def restore(self) -> str:
-        """Bind the service again, unless it has ended, or another process has bound it."""
+        """Bind the service again, unless it has ended or another command has bound it."""
         if self._bound:
             return ""
         try:
@@ -80,9 +82,7 @@ class Bound(Changes):
 
 
 def bind_again(tree: Tree, number: int, scope: Scope, profile: str) -> str:
-    """Bind a cgroup again after a block at stock; return the reason if that is not possible, else
-    "".
-    """
+    """Bind a cgroup again after a block at stock; return why that is not possible, or ""."""
     if scope.now() != str(number):
         return f"{scope.path} was stopped or restarted"
     key = CgroupBinding(number)

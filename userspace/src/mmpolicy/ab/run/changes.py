@@ -17,7 +17,7 @@ from mmpolicy.host.step import Step
 
 
 class Changes:
-    """One interface to the policies and the knobs of a run."""
+    """The policies and the knobs of a run behind one interface."""
 
     def __init__(self, policies: PolicyArms | None, knobs: Knobs) -> None:
         self.policies = policies
@@ -32,17 +32,17 @@ class Changes:
 
     @property
     def units(self) -> dict[str, str]:
-        """Return the arm of each cgroup, in a block of split with cgroups as units."""
+        """Return the arm of each cgroup in a block of split with cgroups as units."""
         return self.policies.units if self.policies else {}
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Map each arm to the profile whose counters it uses."""
+        """Return the profile whose counters belong to each arm."""
         return PROFILES if self.policies else dict.fromkeys(PROFILES, DEFAULT)
 
     @property
     def scope(self) -> Scope:
-        """Return the cgroup that takes part, or the host."""
+        """Return the cgroup that the experiment is limited to, or the whole host."""
         return self.policies.scope if self.policies else Scope(self.knobs.tree)
 
     def settings(self, arm: str) -> dict[str, str]:
@@ -52,12 +52,12 @@ class Changes:
         return of_policies | {names_of(path)[0]: value for path, value in of_kernel}
 
     def rehearsal(self, unit: str) -> Iterator[Step]:
-        """Yield the writes that begin the experiment."""
+        """Yield the writes with which the experiment begins."""
         yield from self.policies.rehearsal(unit) if self.policies else ()
         yield from self.knobs.rehearsal()
 
     def set_up(self, unit: str) -> None:
-        """Create the arms."""
+        """Create both arms."""
         if self.policies:
             self.policies.set_up(unit)
         self.knobs.set_up()
@@ -79,11 +79,11 @@ class Changes:
             self.policies.renew()
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup under test is gone."""
+        """Raise StoppedError if the cgroup of the experiment is gone."""
         if self.policies:
             self.policies.look_after(restarting)
 
     def restore(self) -> str:
-        """Restore the state from before. Return a warning for the user, "" if all went well."""
+        """Restore the state from before the run. Return a warning, or ""."""
         notes = [self.knobs.restore(), self.policies.restore() if self.policies else ""]
         return "; ".join(filter(None, notes))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the operator's commands for an experiment, each with a time limit."""
+"""Run the user's commands for an experiment, each with a time limit."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import TextIO
 
 from mmpolicy.ab.run.policy_arms import StoppedError
 
-POLL_S = 0.2  # interval of polling while a command runs
+POLL_S = 0.2  # seconds between two polls while a command runs
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Runs commands. A command that fails or exceeds the limit ends the experiment."""
+    """Runs commands. A command that fails, or exceeds the time limit, ends the experiment."""
 
     limit_s: float
-    tick: Callable[[], None]  # renews the lease and checks guards while a command runs
+    tick: Callable[[], None]  # called while a command runs; renews the lease and checks guards
 
     def numbers(self, commands: Sequence[str]) -> list[float]:
         """Run all commands at once; return the last number that each prints."""

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count the decisions of each arm's policies and the timed faults, to detect an idle treatment."""
+"""Count the decisions of each arm's policies and the timed faults, to detect an arm that did
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.files import Tree
 
-Counts = dict[str, dict[str, int]]  # decisions, timed, missed -> arm -> number
-LEFT_ALONE = "stock"  # the counter of decisions left to the kernel
+# "decisions", "timed" or "missed", then the arm, then the number
+Counts = dict[str, dict[str, int]]
+LEFT_ALONE = "stock"  # counter of decisions that were left to the kernel
 NOT_DECISIONS = ("fault_", "cost_", "shadow_")
-MISSED = "fault_missed"  # counts faults without a time, at the point that has the times of faults
+# counter of faults that could not be timed, at the point that has the fault times
+MISSED = "fault_missed"
 
 
 class Decisions:
-    """Counters since the module was loaded. Without debugfs they are unknown."""
+    """Counters since the module was loaded; unknown without debugfs."""
 
     def __init__(self, tree: Tree, arms: Mapping[str, Settings], timing: bool) -> None:
         self.tree = tree
@@ -45,7 +49,9 @@ class Decisions:
         return found
 
     def _decided(self, arm: str) -> Iterator[int]:
-        """Yield the decisions of the arm's points; the default profile counts host-wide points."""
+        """Yield the decisions at each point of the arm. Points of the whole host are counted in
+        the default profile.
+        """
         for point in sorted(self.points[arm]):
             own = self.tree.is_dir(f"{COUNTERS}/{PROFILES[arm]}/{point}")
             profile = PROFILES[arm] if own else DEFAULT
@@ -53,7 +59,7 @@ class Decisions:
             yield from (count for name, count in counters.items() if _is_decision(name))
 
     def _times(self, profile: str) -> tuple[int, int]:
-        """Return how many faults were timed, and how many could not be."""
+        """Return how many faults were timed, and how many could not be timed."""
         for counters in read_counters(self.tree, profile, None).values():
             if MISSED in counters:
                 start = f"{TIMES}_log2_"

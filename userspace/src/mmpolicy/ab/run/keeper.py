@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Change knobs of the kernel for a time: save their values, and restore them."""
+"""Change the kernel's knobs for a time: save their values, and restore them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, checked, names_of, read_knob, read_knobs
 from mmpolicy.host.step import Step
 
-ROUNDS = 3  # passes of writing, as one knob may change another, which is then written again
+# most passes of writing: one knob may change another, which then has to be written again
+ROUNDS = 3
 
 
 class Keeper:
-    """Changes knobs, and remembers their former values.
+    """Changes knobs, and keeps their former values.
 
-    The kernel may change further knobs along with one, such as min_free_kbytes with the size of
-    huge pages. To find these, all knobs are read before and after; they belong to the change.
+    With a knob, the kernel may change further ones, such as min_free_kbytes with the size of huge
+    pages. To find these, all knobs are read before and after; the further ones are restored, too.
     """
 
     def __init__(self, tree: Tree, before: Values) -> None:
         self.tree = tree
         self.before = dict(before)  # values to restore
-        self.ours = dict(before)  # the values last seen, to detect writes of other programs
+        self.ours = dict(before)  # values last seen, to detect writes by other programs
         self.wanted: Values = {}  # values about to be written
 
     @classmethod
     def from_recovery_file(cls, tree: Tree) -> Keeper:
-        """Return the knobs that a killed run has left in the recovery file."""
+        """Return the knobs that the recovery file of a killed run lists."""
         try:
             kept = json.loads(tree.read(RECOVERY))
             keeper = cls(tree, {each: kept["before"][each] for each in checked(kept["before"])})
@@ -65,7 +66,7 @@ class Keeper:
             raise StoppedError("lost", f"another program has changed {told(others)}")
 
     def learn(self, wanted: Values) -> None:
-        """Write knobs, and record which others the kernel changes along with them."""
+        """Write knobs, and record which further knobs the kernel changes with them."""
         before = read_knobs(self.tree)
         try:
             self.go(wanted)
@@ -77,7 +78,7 @@ class Keeper:
             self._write_recovery_file()
 
     def go(self, wanted: Values) -> None:
-        """Write knobs, with the recovery file updated before and after."""
+        """Write knobs, and update the recovery file before and after."""
         self.check()
         self.wanted = wanted
         self._write_recovery_file()
@@ -91,7 +92,7 @@ class Keeper:
             raise failed[0]
 
     def _settle(self, wanted: Values) -> tuple[list[Error], Values]:
-        """Write the knobs that differ until none does.
+        """Write the knobs that differ, repeatedly until none differs.
 
         Return the errors of the last pass, and the knobs that other programs have set, which stay.
         """
@@ -106,9 +107,9 @@ class Keeper:
         return failed, others
 
     def _set(self, path: str, value: str) -> Values:
-        """Write a knob, and adopt the knobs that change with it.
+        """Write a knob, and record the further knobs that the kernel changes with it.
 
-        If another program has set the knob, return its value and write nothing.
+        If another program has set the knob, write nothing and return its value.
         """
         before = self._now()
         if before[path] == value:
@@ -122,7 +123,7 @@ class Keeper:
         return {}
 
     def back(self) -> str:
-        """Restore the knobs that no other program has changed. Return a warning, or ""."""
+        """Restore all knobs that no other program has changed. Return a warning, or ""."""
         failed, others = self._settle(self.before)
         said = [err.message for err in failed]
         if others:
@@ -133,17 +134,19 @@ class Keeper:
 
 
 def told(knobs: Values) -> str:
-    """Return knobs with their values as the user reads them."""
+    """Return knobs with their values as text."""
     return ", ".join(f"{names_of(path)[0]}={value}" for path, value in knobs.items())
 
 
 def left_behind(tree: Tree) -> Keeper | None:
-    """Return the knobs left by a killed run. The caller holds the lock of experiments."""
+    """Return the knobs that a killed run has not restored. The caller holds the lock of
+    experiments.
+    """
     return Keeper.from_recovery_file(tree) if tree.exists(RECOVERY) else None
 
 
 def put_back(tree: Tree) -> str | None:
-    """Restore knobs left by a killed run. Return a warning for the user, or None."""
+    """Restore the knobs that a killed run has not restored. Return a warning, or None."""
     keeper = left_behind(tree)
     if not keeper:
         return None

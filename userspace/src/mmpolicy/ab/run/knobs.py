@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms that are knobs of the kernel: they need no module, and apply to the whole host by turns."""
+"""Arms that set the kernel's own knobs: they need no module, and take turns on the whole host."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Knobs:
         self.before = before
         self.lease_s = lease_s
         self.tell = tell
-        self.guarded = guarded  # start a watchdog even without knobs
-        self.look: Callable[[], None] = lambda: None  # raises if the run must end
+        self.guarded = guarded  # start a watchdog even if no knob is set
+        self.look: Callable[[], None] = lambda: None  # raises an error if the run must end
         taken = sorted({path for each in arms.values() for path in each})
         self.taken = {path: before[path] for path in taken}
         self.arms = {arm: self.taken | each for arm, each in arms.items()}
@@ -46,7 +46,9 @@ class Knobs:
                 now[path] = value
 
     def set_up(self) -> None:
-        """Start the watchdog and write each value once, so a bad value fails before any block."""
+        """Start the watchdog, and write each value once, so that an invalid value fails before the
+        first block.
+        """
         if self.guarded or self.taken:
             keeper = Keeper(self.tree, self.taken)
             self.watchdog = Watchdog(keeper, self.lease_s, self.tell, self.look)
@@ -64,12 +66,14 @@ class Knobs:
             self.watchdog.ask({"go": self.arms[arm]})
 
     def renew(self) -> None:
-        """Renew the watchdog's lease, which also checks that no other program has set a knob."""
+        """Renew the lease of the watchdog, which also checks that no other program
+        has set a knob.
+        """
         if self.watchdog:
             self.watchdog.ask({})
 
     def restore(self) -> str:
-        """Restore the former values. Return a warning for the user, "" if there is none."""
+        """Restore the former values. Return a warning, or ""."""
         if not self.watchdog:
             return ""
         watchdog, self.watchdog = self.watchdog, None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Publish the state of a run in a file for other commands, for as long as the run lasts."""
+"""Write the state of a run to a file for other commands, as long as the run lasts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READABLE = 0o644
 
 
 class Live:
-    """Writes the file at each change, and once a second."""
+    """Writes the file at each change of the state, and once a second."""
 
     def __init__(self, tree: Tree, about: Mapping[str, Any]) -> None:
         self.tree = tree
@@ -28,9 +28,9 @@ class Live:
         self.next = 0.0
 
     def tell(self, now: float, **what: Any) -> None:
-        """Update the state.
+        """Update the state, and write it to the file.
 
-        Write the file after a second, or if more than the remaining time changed.
+        Changes of the remaining time and of guards' values alone are written once a second.
         """
         changed = any(self.told.get(name) != value for name, value in what.items()
                       if name not in ("left_s", "guards"))  # fmt: skip
@@ -48,6 +48,6 @@ class Live:
 
 
 def place_of(block: Block) -> dict[str, Any]:
-    """Return the position of a block. In the A/A phase, every block is of the control."""
+    """Return which block runs. In the A/A phase, every block belongs to the control."""
     arm = ARMS[0] if block.phase == "aa" else block.arm or "both"
     return {"phase": block.phase, "pair": block.pair, "arm": arm, "block": block.number + 1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The output file of a run: whole lines, the last of which says how the run ended."""
+"""The output file of a run: complete lines, the last of which says how the run ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmpolicy.host.disk import KEEP_REMEDIES
 
 
 def is_empty(path: Path) -> bool:
-    """Tell if a run ended before its first sample, so that the file may be replaced."""
+    """Return whether a run ended before its first sample, so that its file may be replaced."""
     try:
         return [json.loads(line)["kind"] for line in path.open()] == ["header", "end"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -21,7 +21,7 @@ def is_empty(path: Path) -> bool:
 
 
 class OutFile:
-    """A new file. If the disk has no room for a line, the file is truncated to the line before."""
+    """A new output file. If the disk has no room for a line, the file ends with the line before."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class OutFile:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as err:
             raise explain(err.errno or 0, f"write {path}", remedies, str(path)) from err
-        self._starts: list[int] = []  # offsets of lines
+        self._starts: list[int] = []  # offsets of all lines in the file
 
     def write(self, line: str) -> None:
         """Append a line."""
@@ -47,13 +47,13 @@ class OutFile:
         self._starts.append(start)
 
     def write_last(self, line: str) -> None:
-        """Append the last line; if the disk has no room, drop earlier lines to make some."""
+        """Append the last line; if the disk has no room, remove earlier lines."""
         while True:
             try:
                 self.write(line)
                 return
             except Error:
-                if len(self._starts) < 2:  # the header stays
+                if len(self._starts) < 2:  # the header is kept
                     raise
                 os.ftruncate(self._file, self._starts.pop())
 

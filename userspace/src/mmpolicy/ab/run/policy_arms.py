@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The changes of an experiment to the module's state, and their rollback."""
+"""The changes that an experiment makes to the module's state, and their rollback."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.step import Step
 
-SHARES = {"": "50", "control": "0", "treatment": "100"}  # block's arm -> percent treated
+# percentage of treated units, by the arm of the block
+SHARES = {"": "50", "control": "0", "treatment": "100"}
 
 
 class StoppedError(Exception):
-    """The run ends early; status is guard, interrupted, lost or failed."""
+    """Ends the run early. `status` is "guard", "interrupted", "lost" or "failed"."""
 
     def __init__(self, status: str, reason: str, arm: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.arm = arm  # "" if the reason concerns neither arm
+        self.arm = arm  # the arm that the reason concerns; "" for neither
 
 
 class PolicyArms:
@@ -54,16 +55,18 @@ class PolicyArms:
         self.arms = arms
         self.lease_ms = lease_ms
         self.scope = scope
-        self.timing = timing  # measure the time of faults
+        self.timing = timing  # True to measure the time of page faults
         self.before = self.state = read_state(tree)
-        self.fresh: Settings = {}  # settings of a newly created profile
-        self.units: dict[str, str] = {}  # cgroup -> arm, in a block of split
-        self.drawn: dict[int, int] = {}  # seed of a pair -> seed that divides the units evenly
-        self.levels = (10, 90)  # percent of the units that are treated in the phase of saturation
+        self.fresh: Settings = {}  # settings of a profile that was just created
+        self.units: dict[str, str] = {}  # the arm of each cgroup in a block of split
+        self.drawn: dict[int, int] = {}  # seed that assigns the units evenly, by the seed of a pair
+        self.levels = (10, 90)  # percentages of treated units in the phase "saturation"
         self._check()
 
     def _check(self) -> None:
-        """Refuse to begin after an expired lease, with an old module, or with leftovers of runs."""
+        """Refuse to begin after an expired lease, with an old module, or if an earlier run is
+        still set up.
+        """
         if check_loaded(self.tree) == "expired":
             hint = "mmpolicy reset, which acknowledges it"
             raise Error("a lease has expired, everything is stock", Exit.FAILED, hint)
@@ -80,10 +83,12 @@ class PolicyArms:
         self.scope.refuse_bound(self.before)
 
     def foundation(self, unit: str) -> State:
-        """Return the state with two empty arms under a lease; nothing is enabled yet."""
+        """Return the state with both arms' profiles, still empty, and a lease; the experiment is
+        disabled.
+        """
         state: State = self.before | {Profile(name): "" for name in PROFILES.values()}
         state |= {CONTROL_ARM: PROFILES["control"], TREATMENT_ARM: PROFILES["treatment"]}
-        if TIMES in self.before:  # older modules time all faults of each experiment
+        if TIMES in self.before:  # older modules time faults in every experiment
             state |= {TIMES: str(int(self.timing))}
         return state | {UNIT: unit, SCOPE: self.scope.number, LEASE: str(self.lease_ms)}
 
@@ -116,7 +121,9 @@ class PolicyArms:
         self.state = state
 
     def host_settings(self, arm: str) -> State:
-        """Return an arm's settings for host-wide points, which only the default profile has."""
+        """Return an arm's settings for points of the whole host, which only the default profile
+        has.
+        """
         keys = {key for each in self.arms.values() for key in each} - set(self.fresh)
         return {
             key: self.arms[arm].get(key, self.before[key]) for key in keys if key in self.before
@@ -133,7 +140,7 @@ class PolicyArms:
         self.go(state)
 
     def enter(self, block: Block) -> None:
-        """Set the share of units in treatment, or the host-wide settings, for a block."""
+        """Set up a block: the percentage of treated units, or the settings for the whole host."""
         state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
         if block.phase == SATURATION or not block.arm:
             self._draw(block, state)
@@ -143,10 +150,10 @@ class PolicyArms:
         self.go(state)
 
     def _draw(self, block: Block, state: State) -> None:
-        """Assign the units to arms.
+        """Assign the units to the arms.
 
-        In saturation, the few treated units are also among the many, so that only the share
-        differs.
+        In the phase "saturation", the few treated units are also among the many, so only the share
+        of treated units differs.
         """
         if self.host_settings("control") != self.host_settings("treatment"):
             text = "the arms differ in a point of the whole host, but both arms run at once"
@@ -164,7 +171,9 @@ class PolicyArms:
         state |= {SEED: str(seed), PERCENT: str(share)}
 
     def renew(self) -> None:
-        """Renew the lease; raise StoppedError if it expired or another process ended the run."""
+        """Renew the lease; raise StoppedError if it has expired, or another command has ended the
+        run.
+        """
         if check_loaded(self.tree) == "expired":
             text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
             raise StoppedError("lost", text)
@@ -173,7 +182,9 @@ class PolicyArms:
         self.tree.write(LEASE.path, str(self.lease_ms))
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup is gone; during a restart, follow to its successor."""
+        """Raise StoppedError if the cgroup is gone. While its service restarts, continue with the
+        new cgroup.
+        """
         if not self.scope.gone:
             return
         if not restarting:
@@ -185,14 +196,14 @@ class PolicyArms:
             self.go(self.state | {SCOPE: again.number})
 
     def halt(self) -> None:
-        """Disable both arms, before the rollback reads the state."""
+        """Disable both arms before the rollback reads the state."""
         host = settings_of(self.before, DEFAULT)
         if self.state[ENABLED] == "1":
             self.go(self.state | host | {ENABLED: "0"})
-            self.tree.write(LEASE.path, str(self.lease_ms))  # time for the rollback
+            self.tree.write(LEASE.path, str(self.lease_ms))  # this leaves time for the rollback
 
     def way_back(self) -> list[Write]:
-        """Return the writes that undo the experiment; changes of other processes stay."""
+        """Return the writes that undo the experiment; changes by other processes are not undone."""
         now = read_state(self.tree)
         target, conflicts = undo(StateChange(self.before, self.state), now)
         for key in conflicts:
@@ -201,7 +212,9 @@ class PolicyArms:
         return plan(now, without_gone(self.tree, now, target))
 
     def restore(self) -> str:
-        """Restore the state from before; if that fails, reset to stock. Return a warning, or ""."""
+        """Restore the state from before the run; if that fails, reset to stock. Return a warning,
+        or "".
+        """
         if check_loaded(self.tree) == "expired":
             return "everything is stock"
         try:

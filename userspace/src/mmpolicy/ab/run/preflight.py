@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks before a run changes anything."""
+"""Checks made before a run changes anything."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEAST_UNITS, FEW_UNITS = 2, 20
 def check_sources(
     tree: Tree, metrics: Sequence[Metric], guards: Sequence[Guard], design: str
 ) -> None:
-    """Refuse sources that cannot be read, and those that would mislead in this design."""
+    """Refuse metric sources that cannot be read, or that mislead in this design."""
     for name, count in Counter(metric.name for metric in metrics).items():
         if count > 1:
             text = f"{count} metrics have the name '{name}'"
@@ -53,7 +53,7 @@ def check_sources(
 
 
 def _check_counter(tree: Tree, source: Arm) -> None:
-    """Refuse a counter that the module lacks; the module lists counters of 0 too."""
+    """Refuse a counter that the module does not have. The module also lists counters of 0."""
     names: Iterable[str] = read_counters(tree, DEFAULT, source.point)[source.point]
     if isinstance(source, ArmTimes):
         names = {name.partition("_log2_")[0] for name in names}
@@ -78,7 +78,7 @@ def _check_meaning(source: Source, design: str) -> None:
 
 
 def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[str]:
-    """Refuse too few units, and files that they lack; yield warnings."""
+    """Refuse too few units, and files that units do not have; yield warnings."""
     own = [each for each in all_sources(metrics) if isinstance(each, UnitFile)]
     if unit != "cgroup":
         if own:
@@ -105,9 +105,10 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
 
 
 def first_look(host: Host, guards: Sequence[Guard]) -> None:
-    """Refuse a run with a guard that is already broken; a rate needs a second of samples.
+    """Refuse a run with a guard that is broken already; for a rate, this takes a second of
+    samples.
 
-    Guards of the arms are checked in the run.
+    Guards on the arms are checked during the run.
     """
     known = [guard for guard in guards if not guard.of_arms]
     reader = Reader(host.tree, all_sources(guard.metric for guard in known), {})
@@ -124,7 +125,9 @@ def first_look(host: Host, guards: Sequence[Guard]) -> None:
 
 
 def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
-    """Refuse a missing command; only the first word of a plain command can be checked."""
+    """Refuse a command that does not exist; only the first word of a simple command can be
+    checked.
+    """
     sources = [each for each in all_sources(metrics) if isinstance(each, Command)]
     for command in [each.command for each in sources] + [at_switch] * bool(at_switch):
         word = command.split()[0] if command and command.split() else ""
@@ -138,6 +141,6 @@ def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
 
 
 def wants_times(metrics: Sequence[Metric], guards: Sequence[Guard]) -> bool:
-    """Tell if a metric or guard needs the time of faults."""
+    """Return whether a metric or guard needs the times of faults."""
     sources = all_sources([*metrics, *(guard.metric for guard in guards)])
     return any(isinstance(each, ArmTimes) for each in sources)

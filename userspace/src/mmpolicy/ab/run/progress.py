@@ -14,13 +14,13 @@ def clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """The position of a run after a block."""
+    """How far a run is after a block."""
 
     done: int  # blocks
     total: int
     phase: str
     left_s: float
-    estimates: list[str]  # one for each metric
+    estimates: list[str]  # the estimate of each metric so far
 
     def line(self) -> str:
         """Return the position as one line."""

@@ -37,43 +37,45 @@ from mmpolicy.errors import Error
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.signals import noted
 
-IDLE_PAIRS = 3  # pairs without a decision before a warning
+IDLE_PAIRS = 3  # number of pairs without a policy decision after which a warning is printed
 
 
 def utc_now() -> str:
-    """Return the time of day, to align the blocks of several hosts."""
+    """Return the time of day, by which blocks of several hosts can be compared."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a run, fixed before the first block with the treatment."""
+    """The length of a run, or the rule for it; fixed before the first block with the treatment."""
 
     aa_pairs: int
-    pairs: int  # maximum, if the run may end earlier
-    detect: float = 0.0  # percent to find; the sizes of the differences decide on the pairs
-    anytime: bool = False  # end at the first answer that is valid at any look
-    saturation: tuple[int, int] | None = None  # percent treated, few and many, in as many pairs
-    stretches: bool = True  # add pairs if some are lost
+    pairs: int  # number of pairs; if the run may end earlier, the most pairs
+    # change in percent to find; the sizes of the differences then decide how many pairs are run
+    detect: float = 0.0
+    anytime: bool = False  # end as soon as the result is clear, by a test that is valid at any look
+    # percentages of treated units, few and many, for the phase "saturation" with as many pairs
+    saturation: tuple[int, int] | None = None
+    stretches: bool = True  # whether to add pairs if some are lost
 
     @property
     def way(self) -> str:
-        """Return the rule of the length, as in the header."""
+        """Return the name of the rule for the length, as in the header."""
         return "anytime" if self.anytime else "size" if self.detect else ""
 
     @property
     def most(self) -> int:
-        """Return the maximum number of pairs if some are lost."""
+        """Return the most pairs, if some are lost."""
         return self.pairs * (STRETCH if self.stretches and not self.way else 1)
 
     def blocks(self, design: Design, pairs: int = 0) -> int:
-        """Return the maximum number of blocks, or the number with this many pairs."""
+        """Return the number of blocks for this number of pairs; 0 stands for the planned pairs."""
         pairs = pairs or self.pairs
         more = 2 * pairs if self.saturation else 0
         return (self.aa_pairs + pairs) * design.blocks_of_pair + more
 
     def rule(self) -> str:
-        """Return the rule in words."""
+        """Return the rule for the length, as text."""
         if self.saturation:
             few, many = self.saturation
             rest = f"then as many pairs of blocks with {few} and {many} % of the units treated"
@@ -102,7 +104,7 @@ class Runner:
     header: dict[str, Any]
     out: OutFile
     display: Display
-    also: Callable[[], str] = lambda: ""  # the caller's own reason to end the run, "" for none
+    also: Callable[[], str] = lambda: ""  # returns a reason of the caller to end the run, or ""
     caught: list[int] = field(default_factory=list)  # signals
     failure: Exception | None = None
     end: dict[str, Any] = field(default_factory=dict)
@@ -121,9 +123,11 @@ class Runner:
         self.pairs = self.length.pairs
         self.began = self.renew_at = self.host.clock()
         self.block: Block | None = None
-        self.restarting = False  # the command at a switch may be recreating the cgroup
-        self.told = False  # warned of an idle arm or of a counter without /s
-        self.begun = 0  # number of blocks
+        # True while the command of --at-switch may be creating the cgroup again
+        self.restarting = False
+        # True once a warning was printed about an idle arm or a counter without /s
+        self.told = False
+        self.begun = 0  # number of blocks that have begun
         self.block_began = 0.0
         self.changes.knobs.look = self.look
         about = {arm: self.header[arm]["given"] for arm in ARMS}
@@ -136,7 +140,7 @@ class Runner:
         return self.host.clock() - self.began
 
     def tick(self) -> None:
-        """Poll: renew the lease, check guards and signals, show the remaining time."""
+        """Do what is due: renew the lease, check guards and signals, show the remaining time."""
         if self.host.clock() >= self.renew_at:
             self.changes.renew()
             self.renew_at = self.host.clock() + self.changes.lease_ms / 4000
@@ -146,14 +150,16 @@ class Runner:
         self._tell_others()
 
     def _tell_others(self) -> None:
-        """Publish the position of the run."""
+        """Write the state of the run for other commands."""
         if self.block:
             measured = self.now() - self.block_began >= self.design.washout_s
             told = {**place_of(self.block), "blocks": self.blocks(), "measured": measured}
             self.live.tell(self.now(), **told, left_s=self.left(), guards=dict(self.watch.last))
 
     def look(self) -> None:
-        """Raise StoppedError after a signal, a reason of the caller, or a broken guard."""
+        """Raise StoppedError after a signal, for a reason of the caller, or if a
+        guard is broken.
+        """
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
         if why := self.also():
@@ -174,7 +180,7 @@ class Runner:
         return self.length.blocks(self.design, self.pairs)
 
     def pause(self, until: float) -> None:
-        """Wait until a time since the run began."""
+        """Wait until a time, given in seconds since the run began, and call tick() meanwhile."""
         self.tick()
         while (left := until - self.now()) > 0:
             self.host.sleep(min(left, POLL_S))
@@ -183,7 +189,7 @@ class Runner:
     # Blocks
 
     def run(self) -> None:
-        """Run all phases, then restore the state from before."""
+        """Run all phases, then restore the state from before the run."""
         end: dict[str, Any] = {"status": "done", "reason": "all pairs are complete"}
         self._write("header", self.header)
         with noted() as self.caught:
@@ -194,7 +200,7 @@ class Runner:
                 place = f", in {where['arm'] or 'both arms'}, block {where['block']}"
                 reason = err.reason + place * (err.status == "guard")
                 end = {"status": err.status, "reason": reason, **where}
-            except Exception as err:  # any exception: restore first, report later
+            except Exception as err:  # whatever the exception is, the state is restored first
                 reason = err.message if isinstance(err, Error) else f"{type(err).__name__}: {err}"
                 end, self.failure = {"status": "failed", "reason": reason}, err
             finally:
@@ -203,7 +209,9 @@ class Runner:
                 self.out.write_last(line_of("end", end))
 
     def _where(self, arm: str) -> dict[str, Any]:
-        """Return the current block and arm. In the A/A phase, every block is of the control."""
+        """Return the current block and arm. In the A/A phase, every block belongs to
+        the control.
+        """
         if not self.block:
             return {"block": None, "phase": "", "arm": ""}
         arm = ARMS[0] if self.block.phase == "aa" else self.block.arm or arm
@@ -225,7 +233,7 @@ class Runner:
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
         self.live.tell(self.now(), phase="beginning", arm="")
         self.changes.set_up(self.header["unit"])
-        self.look()  # so that each guard has a value from the beginning
+        self.look()  # so that each guard has a value from the beginning on
         tell_ready()
         self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
@@ -242,7 +250,7 @@ class Runner:
                 self._block(block)
 
     def _is_last(self, block: Block) -> bool:
-        """Tell if this block is the last; the rule is evaluated after each pair."""
+        """Return whether this block is the last one; this is decided after each pair."""
         number = block.number - self.length.aa_pairs * self.design.blocks_of_pair + 1
         done, rest = divmod(number, self.design.blocks_of_pair)
         need = inf if rest else self._needed(done)
@@ -255,7 +263,7 @@ class Runner:
         return True
 
     def _needed(self, done: int) -> float:
-        """Return the number of pairs that the rule demands after `done` pairs."""
+        """Return the number of pairs that the rule for the length requires after `done` pairs."""
         length = self.length
         if not length.way and done < length.pairs:
             return length.pairs
@@ -276,7 +284,9 @@ class Runner:
         return need
 
     def _by_size(self) -> float:
-        """Return how many pairs find an effect of `detect`, by the sizes of the differences."""
+        """Return the number of pairs that finds a change of `detect` percent, by the sizes of the
+        differences.
+        """
         wanted = [metric for metric in self.metrics if not metric.guard]
         found = [differences(self.recording.pairs(metric, "ab")) for metric in wanted]
         sizes = [d for scale, d in found if d and scale != "difference"]
@@ -301,7 +311,7 @@ class Runner:
         self.display.report(self.progress(block))
 
     def _switch(self) -> None:
-        """Run the operator's command at the beginning of a block."""
+        """Run the user's command of --at-switch at the beginning of a block."""
         if self.header["at_switch"]:
             self.restarting = True
             self.commands.run(self.header["at_switch"])
@@ -309,7 +319,9 @@ class Runner:
             self.restarting = False
 
     def _tell_of_idleness(self, block: Block) -> None:
-        """Warn early of an idle arm or a counter without /s, as the result would be doubtful."""
+        """Warn early about an idle arm, or a counter without /s, as the result would
+        be in doubt.
+        """
         if self.told or block.pair != IDLE_PAIRS:
             return
         self.told = True
@@ -335,7 +347,7 @@ class Runner:
     # Display
 
     def progress(self, block: Block) -> Progress:
-        """Return the position, the remaining time, and the estimates so far."""
+        """Return the progress, with the remaining time and the estimates so far."""
         done, total = len(self.recording.blocks), self.blocks()
         left = (total - done) * self.design.block_s
         shown = [self._estimate(metric, block.phase) for metric in self.metrics]

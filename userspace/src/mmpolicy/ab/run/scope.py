@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The cgroup under test, and bindings that override the experiment in it."""
+"""The cgroup that an experiment is limited to, and the bindings in it, which override the
+experiment.
+"""
 
 from __future__ import annotations
 
@@ -14,38 +16,40 @@ from mmpolicy.host.cgroups import cgroup_id, cgroup_paths, find_bindable
 from mmpolicy.host.files import Tree
 
 HOST = "/"
-NOWHERE = "0"  # the id 0, which for the kernel means the whole host
+NOWHERE = "0"  # id 0, which stands for the whole host in the kernel
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A cgroup by its path below the mount, and by its id when the run began."""
+    """A cgroup, by its path below the mount and by its id at the beginning of the run."""
 
     tree: Tree
     path: str = HOST
     number: str = NOWHERE
 
     def now(self) -> str:
-        """Return the id of the cgroup that is at the path now."""
+        """Return the id of the cgroup that has this path now."""
         if self.number == NOWHERE:
             return self.number
         return str(cgroup_id(self.tree, self.path))
 
     @property
     def gone(self) -> bool:
-        """Tell if the cgroup was removed, or removed and recreated."""
+        """Return whether the cgroup was removed, even if it was created again."""
         return self.now() != self.number
 
     def again(self) -> Scope:
-        """Return the scope with the id of the cgroup that is at the path now."""
+        """Return the scope with the id of the cgroup that has this path now."""
         return replace(self, number=self.now())
 
     def units(self, state: State) -> dict[str, int]:
-        """Return path and id of each cgroup with processes that takes part."""
+        """Return the path and the id of each cgroup that has processes and takes part."""
         return units_of(self.tree, self.path, [path for path, _ in self._bound(state)])
 
     def refuse_bound(self, state: State) -> None:
-        """Refuse a cgroup that is bound, or inside a bound one: bindings win over experiments."""
+        """Refuse a cgroup that is bound, or inside a bound one, as a binding overrides an
+        experiment.
+        """
         for path, profile in self._bound(state):
             if PurePosixPath(self.path).is_relative_to(path):
                 text = f"cgroup {path} is bound to {profile}, and a binding overrides an experiment"
@@ -53,7 +57,7 @@ class Scope:
                 raise Error(f"{text}: no arm would decide for {self.path}", Exit.USAGE, hint)
 
     def warnings(self, state: State) -> Iterator[str]:
-        """Yield the bound cgroups in the scope, which take no part."""
+        """Yield a warning for each bound cgroup in the scope, as it takes no part."""
         for path, profile in self._bound(state):
             if PurePosixPath(path).is_relative_to(self.path):
                 yield f"cgroup {path} takes no part, as it is bound to {profile}"
@@ -67,7 +71,7 @@ class Scope:
 
 
 def scope_of(tree: Tree, given: str | None) -> Scope:
-    """Return the scope that an operator has named; without a name, the host."""
+    """Return the scope that the user has named; without a name, the whole host."""
     if not given:
         return Scope(tree)
     found = find_bindable(tree, given)

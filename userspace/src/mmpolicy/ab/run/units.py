@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cgroups as the units of split, and the arm that the kernel assigns to each.
 
-The kernel assigns by a keyed hash, SipHash-2-4 (https://131002.net/siphash/), which is also
-computed here to search for a seed that gives each arm half of the units: with a coin for each of
-two units, every second block would have an empty arm.
+The kernel assigns by a keyed hash, SipHash-2-4 (https://131002.net/siphash/). The hash is also
+computed here, to find a seed that gives each arm half of the units. With a random seed, two units
+would be in the same arm in every second block.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_folder, cgroup_paths
 from mmpolicy.host.files import Tree
 
-SALT = 0x6D6D706F6C696379  # second half of the key, as in the kernel
+SALT = 0x6D6D706F6C696379  # second half of the hash key, as in the kernel
 MASK = 2**64 - 1
 START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-SHARES = 10_000  # modulus of the hash
-MOST_HASHES = 5_000  # hashes in the search for a block's seed, which takes a fifth of a second
+SHARES = 10_000  # the hash modulo this number is compared with the share of treated units
+# most hashes to compute for the seed of a block, which takes a fifth of a second
+MOST_HASHES = 5_000
 
 
 def siphash(first: int, second: int, key: tuple[int, int]) -> int:
@@ -59,10 +60,11 @@ def arms_of(units: Mapping[str, int], seed: int, percent: int = 50) -> dict[str,
 
 
 def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
-    """Return a seed that treats this share of the units.
+    """Return a seed that treats this percentage of the units.
 
-    It is the first exact one in a random sequence, or the best if there are many units. With half
-    of the units treated, the swapped arms would be equally good, and that is the coin.
+    It is the first seed of a random sequence that treats exactly this percentage, or the best one
+    if there are many units. If half of the units are treated, swapping the arms would be as good,
+    which is the coin toss of the block.
     """
     rng, best = random.Random(seed), (inf, seed)
     for _ in range(max(1, MOST_HASHES // max(len(units), 1))):
@@ -78,7 +80,9 @@ def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
 
 
 def units_of(tree: Tree, scope: str, bound: Iterable[str] = ()) -> dict[str, int]:
-    """Return path and id of each cgroup with processes at or below `scope`, without bound ones."""
+    """Return the path and the id of each cgroup with processes at or below `scope`, except bound
+    ones.
+    """
     without = tuple(bound)
     return {
         path: int(number)
@@ -95,5 +99,5 @@ def _below(path: str, top: str) -> bool:
 def _processes(tree: Tree, path: str) -> Iterator[str]:
     try:
         yield from tree.read(f"{cgroup_folder(tree, path)}/cgroup.procs").split()
-    except Error:  # it was just removed, or contains threads only
+    except Error:  # the cgroup was just removed, or has threads only
         return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The process that changes knobs for an experiment, and restores them even if the command dies.
 
-The command sends messages all the time. If it ends, is killed, or hangs for longer than the lease,
-the watchdog restores the former values.
+The command sends it messages regularly. If the command ends, is killed, or sends nothing for
+longer than the lease, the watchdog restores the former values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from mmpolicy.ab.run.keeper import Keeper, put_back
 from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.errors import Error, Exit
 
-LARGEST = 1 << 17  # bytes of a message
+LARGEST = 1 << 17  # largest size of a message in bytes
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-POLL_S = 0.2  # polling interval while the watchdog is busy
+POLL_S = 0.2  # seconds between two polls while the watchdog is busy
 GONE = "the watchdog process has ended, as the lease expired or it was killed"
 
 Message = dict[str, Any]
@@ -48,7 +48,7 @@ def _answer(keeper: Keeper, request: Message) -> Message:
 
 
 def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> None:
-    """Answer requests until the end, or until none has arrived for lease_s."""
+    """Answer requests until the end, or until no request has arrived for lease_s."""
     wire.settimeout(lease_s)
     why = "was killed"
     try:
@@ -58,7 +58,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
                 wire.send(json.dumps({"note": keeper.back()}).encode())
                 return
             wire.send(json.dumps(_answer(keeper, request)).encode())
-    except socket.timeout:  # TimeoutError from Python 3.10 on
+    except socket.timeout:  # Python 3.10 and newer raise TimeoutError, which is the same class
         why = f"has not reported for {lease_s:g} s"
     except OSError:
         pass
@@ -66,7 +66,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
 
 
 def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
-    """Run as the watchdog process: no signal to the command or its terminal ends it."""
+    """Run as the watchdog process. Signals to the command or its terminal do not end it."""
     try:
         os.setsid()
         for number in IGNORED:
@@ -81,8 +81,8 @@ def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> No
 
 
 class Watchdog:
-    """The command's handle of the watchdog process. That process inherits the lock of experiments,
-    so no other experiment starts.
+    """The watchdog process, as seen from the command. The process inherits the lock of
+    experiments, so no other experiment can start.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Watchdog:
     ) -> None:
         self.tree = keeper.tree
         self.lease_s = lease_s
-        self.look = look  # checks signals and guards during a wait
+        self.look = look  # called while waiting; checks signals and guards
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if not self.pid:
@@ -100,7 +100,7 @@ class Watchdog:
         self.wire.settimeout(POLL_S)
 
     def ask(self, request: Message) -> Message:
-        """Execute a request in the watchdog; raise its errors here."""
+        """Let the watchdog execute a request; raise its errors here."""
         try:
             self.wire.send(json.dumps(request).encode())
             text = self._answer()
@@ -117,12 +117,13 @@ class Watchdog:
         return answer
 
     def _answer(self) -> bytes:
-        """Wait for an answer; kill a watchdog that is stopped or stuck in a write."""
+        """Wait for an answer; kill a watchdog that is stopped, or stuck in a write."""
         end = monotonic() + self.lease_s
         while True:
             try:
                 return self.wire.recv(LARGEST)
-            except socket.timeout:  # TimeoutError from Python 3.10 on
+            # Python 3.10 and newer raise TimeoutError, which is the same class
+            except socket.timeout:
                 try:
                     if monotonic() > end:
                         text = f"the watchdog has not answered for {self.lease_s:g} s"
@@ -138,7 +139,7 @@ class Watchdog:
         self.wire.close()
 
     def end(self) -> str:
-        """Have the values restored. Return a warning, "" if there is none."""
+        """Let the watchdog restore the values, and end it. Return a warning, or ""."""
         try:
             note: str = self.ask({"end": True})["note"]
         except StoppedError:
