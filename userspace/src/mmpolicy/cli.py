@@ -12,7 +12,7 @@ from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.group import Verbs
 
-# Verbs by section -> module in verbs/, which is imported when the verb is used.
+# file in verbs/ of each verb, by section; it is imported when the verb is used
 GROUPS = {
     "Look": {
         "status": "status",

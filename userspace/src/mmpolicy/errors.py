@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The error class that users see: failure, place, and next step."""
+"""The error class for errors that users see: message, place, and next step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import click
 
-# The next step when the module is not loaded; group.py checks whether it can be loaded.
+# next step while the module is not loaded; group.py checks whether it can be loaded
 LOAD = "mmpolicy load"
 
 
@@ -22,20 +22,20 @@ class Exit(IntEnum):
     DONE = 0
     FAILED = 1
     USAGE = 2
-    LACKING = 3  # The kernel lacks the module, a hook or a feature.
+    LACKING = 3  # the kernel does not have the module, a hook or a feature
     DENIED = 4
     REFUSED = 5  # the kernel refused the value
-    DRIFT = 6  # The verb `verify` has found that the state differs from the manifest.
-    INCONCLUSIVE = 7  # The experiment has not enough samples to show a difference.
-    WORSE = 8  # The experiment's treatment is worse, or was stopped for harm.
-    EXPERIMENT = 9  # An experiment is running, and the change would end it.
+    DRIFT = 6  # `verify` found that the state differs from the manifest
+    INCONCLUSIVE = 7  # the experiment has too few samples to show a difference
+    WORSE = 8  # the treatment of the experiment is worse, or was stopped for harm
+    EXPERIMENT = 9  # an experiment is running, and the change would end it
     INTERNAL = 70  # a bug in this command
 
 
 class Error(click.ClickException):
-    """A failure with its exit code and the next step for the user."""
+    """An error that users see, with its exit code and the next step."""
 
-    half = False  # True if a part of the change was made and could not be rolled back.
+    half = False  # True if a part of the change was made and could not be undone
 
     def __init__(
         self, message: str, code: int, next_step: str, number: int = 0, path: str = ""
@@ -56,7 +56,7 @@ Remedies = dict[int, tuple[Exit, str]]
 
 
 def explain(number: int, action: str, remedies: Remedies, path: str = "") -> Error:
-    """Return an error for an errno; `remedies` has exit code and next step by errno."""
+    """Return the error for an errno. remedies: exit code and next step by errno."""
     code, hint = remedies.get(number, (Exit.FAILED, "look at the end of dmesg"))
     name = errno.errorcode.get(number, str(number))
     return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number, path)
@@ -75,7 +75,7 @@ def as_data(err: click.ClickException) -> dict[str, Any]:
 
 
 def pick(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return `name` if it is one of `names`, else raise an error that lists them."""
+    """Return `name` if `names` has it; else raise an error that lists `names`."""
     known = sorted(names)
     if name in known:
         return name

@@ -2,9 +2,9 @@
 """Measure the cost of a page fault while many CPUs fault at once, for each folio size.
 
 A size that is fast on one CPU may be slow on all CPUs: single pages come from per-CPU lists, while
-larger folios may take the lock of their zone each time. So processes on 1, 2, 4, 8 and more CPUs
-fault at the same moments, each in memory of its own. Sizes and numbers of CPUs take turns, and the
-median of the turns is the result.
+each larger folio may take the lock of its zone. So processes on 1, 2, 4, 8 and more CPUs fault at
+the same moments, each in memory of its own. Sizes and numbers of CPUs take turns, and the median
+over the turns is the result.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from mmpolicy.bench.calibrate import Piece, of_a_piece
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.calibration import PAGE, Together, dear_in
 
-TURNS = 6  # turns for each size and number of CPUs; one more warms up
-MANY = 32  # beyond this many CPUs, their number grows by factors of 4, to limit the time per CPU
-CPU_S = 2.0  # longest time that each CPU is used, unless a single piece takes longer
-WINDOW_S = 0.05  # longest time in which CPUs fault at once
-AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001  # delay until the start: fixed, and for each CPU
-AGREE = 1.1  # on a quiet host, odd and even turns differ by less than this factor
+TURNS = 6  # measured turns for each size and number of CPUs; one turn more comes first, to warm up
+# beyond this many CPUs, the number of CPUs grows by factors of 4, to limit the time of each CPU
+MANY = 32
+CPU_S = 2.0  # longest time in seconds that each CPU is used, unless a single piece takes longer
+WINDOW_S = 0.05  # longest time in seconds that CPUs fault at once
+# seconds until the CPUs start together: a fixed part, and one for each CPU
+AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001
+AGREE = 1.1  # largest factor between odd and even turns on a quiet host
 NO_REPLY = "a process that measures was killed"
 
 
-# result of one CPU in one window: ns per fault, None if there were no such folios
+# result of one CPU in a turn: ns per fault, or None if it got no folios of this size
 Reply = Optional[float]
 
 
@@ -47,11 +49,12 @@ def spread(cpus: Sequence[int], number: int) -> list[int]:
 
 
 class Crew:
-    """A process on each CPU that takes page faults on request."""
+    """One process on each CPU, which takes page faults on request."""
 
     def __init__(self, cpus: Sequence[int], ready: Callable[[], None]) -> None:
         self.cpus = cpus
-        self._members: list[tuple[int, int, int]] = []  # pid, pipe for requests, pipe for replies
+        # for each process: pid, pipe for requests, pipe for replies
+        self._members: list[tuple[int, int, int]] = []
         for cpu in cpus:
             self._members.append(self._start(cpu, ready))
 
@@ -69,7 +72,7 @@ class Crew:
             os._exit(0)
 
     def fault(self, size: int, number: int, seconds: float) -> list[Reply]:
-        """Let a number of CPUs fault at once for some time; return their results."""
+        """Let some CPUs fault at once for some seconds; return their results."""
         begin = time.monotonic() + AHEAD_S + AHEAD_CPU_S * number
         order = json.dumps([size, begin, begin + seconds]).encode() + b"\n"
         members = [self._members[place] for place in spread(self.cpus, number)]
@@ -92,12 +95,12 @@ class Crew:
 
 
 def _member(cpu: int, read: int, write: int, ready: Callable[[], None]) -> None:
-    """Fault on request, until the parent is gone."""
+    """Run as one of the processes: take faults on request, until the parent has ended."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)
     os.dup2(read, 0)
     os.dup2(write, 1)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # also the pipes of the other processes
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # this also closes the pipes of the other processes
     ready()
     os.sched_setaffinity(0, {cpu})
     with os.fdopen(0, "rb", closefd=False) as orders:
@@ -125,17 +128,18 @@ def crew_of(cpus: Sequence[int], ready: Callable[[], None]) -> Iterator[Crew]:
         crew.end()
 
 
-Turns = Mapping[tuple[int, int], Sequence[float]]  # (CPUs, size) -> the cost in each turn
+# costs of all turns, by number of CPUs and folio size
+Turns = Mapping[tuple[int, int], Sequence[float]]
 
 
 def measure_together(
     crew: Crew, sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
 ) -> Turns:
-    """Return the cost of each size for each number of CPUs; a size that the kernel lacks has no
-    cost.
+    """Return the costs of each size for each number of CPUs; a size that the kernel lacks has
+    none.
 
-    `enter` enables a size for programs that ask for large folios, and disables all others. `tell`
-    is called with the share of the work that is done, and raises an error to end the measurement.
+    enter: enables a size for programs that ask for large folios, and disables all others. tell:
+    called with the share of the work that is done; may raise an error to end the measurement.
     """
     numbers = levels(len(crew.cpus))
     window = min(WINDOW_S, CPU_S / len(sizes) / len(numbers) / (TURNS + 1))
@@ -153,7 +157,7 @@ def measure_together(
 
 
 def rows_of(turns: Turns) -> list[Together]:
-    """Return for each size and number of CPUs the median, the least and the largest cost of the
+    """Return for each size and number of CPUs the median, the smallest and the largest cost of the
     turns.
     """
     return [Together(*key, median(costs), min(costs), max(costs))
@@ -161,8 +165,8 @@ def rows_of(turns: Turns) -> list[Together]:
 
 
 def unquiet(turns: Turns) -> str:
-    """Return a warning about the largest difference between odd and even turns, "" if it is below
-    10 %.
+    """Return a warning if odd and even turns differ by 10 % or more, with the largest difference;
+    else "".
     """
     off = {key: [median(costs[::2]), median(costs[1::2])] for key, costs in turns.items()}
     far = {key: max(both) / max(min(both), 1.0) for key, both in off.items()}
@@ -174,7 +178,9 @@ def unquiet(turns: Turns) -> str:
 
 
 def advice(rows: Sequence[Together]) -> str:
-    """Return one line on the sizes that cost less than single pages on any number of CPUs."""
+    """Return one line of advice: the sizes that cost less than single pages on any
+    number of CPUs.
+    """
     most = max(each.cpus for each in rows)
     sizes = sorted({each.size for each in rows} - {PAGE})
     dear = {size: found for size in sizes if (found := dear_in(rows, size))}

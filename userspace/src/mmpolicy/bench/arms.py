@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The arms of `bench`: settings of the host, of the command alone, or policies of the module.
 
-Knobs of the kernel are set for the whole host while a run takes, by the watchdog of experiments. A
-policy is in a profile of its own, to which only the command is bound.
+The kernel's own knobs are set for the whole host during a run, by the watchdog of experiments. A
+policy is set in a profile for this purpose, to which only the command is bound.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from mmpolicy.host.knobs import Values
 AS_IS = "as-is"
 NO_THP = "no-thp"
 COLLAPSE = "collapse"
-OUR_PROFILES = "bench-"  # prefix of the names of our profiles; a number follows
-LEASE_S = 30.0  # the watchdog restores the knobs if the command is silent for this time
+OUR_PROFILES = "bench-"  # beginning of the names of profiles that `bench` creates; a number follows
+# seconds without a message from the command after which the watchdog restores the knobs
+LEASE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,21 @@ class Arm:
     name: str
     knobs: Values = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
-    profile: str = ""  # profile with the policies; "" if there are none
-    no_thp: bool = False  # prctl(PR_SET_THP_DISABLE) for the command alone
-    collapse: bool = False  # collapse memory of the command that is fully used
+    profile: str = ""  # profile with the policies of the arm; "" without policies
+    no_thp: bool = False  # whether to call prctl(PR_SET_THP_DISABLE) for the command
+    collapse: bool = False  # whether to collapse memory of the command that is fully used
 
     def told(self) -> dict[str, str]:
-        """Return the settings of the arm, by name."""
+        """Return all settings of the arm, by name."""
         own = {key.inside: value for key, value in self.settings.items()}
         prctl = {"prctl": "PR_SET_THP_DISABLE"} if self.no_thp else {}
         return own | self.knobs | prctl | ({"collapse": "2 MB"} if self.collapse else {})
 
 
 def arms_of(tree: Tree, now: Values, texts: Sequence[str]) -> list[Arm]:
-    """Return the arms that an operator has given, as ARM or `NAME: ARM`.
+    """Return the arms that the user has given, as ARM or `NAME: ARM`.
 
-    The first arm is the base of the comparison; a single arm is compared with the host as it is.
+    All arms are compared with the first one; a single arm is compared with the host as it is.
     """
     given = [AS_IS, *texts] if len(texts) < 2 else list(texts)
     arms = []
@@ -91,7 +92,7 @@ class Arms:
         self.with_policies = [arm for arm in arms if arm.profile]
 
         def lost(note: str) -> None:
-            """Report that the command was killed, and delete the profiles with its policies."""
+            """Print that the command was killed, and delete the profiles that it had created."""
             with suppress(Error):
                 drop_profiles(tree)
             tell(note)
@@ -101,13 +102,15 @@ class Arms:
 
     @property
     def changes_host(self) -> bool:
-        """Return whether an arm changes more than the command itself."""
+        """Return whether any arm changes settings of the host or the module."""
         return bool(self.with_policies) or any(arm.knobs for arm in self.arms)
 
     def set_up(self) -> None:
-        """Create the profiles and write every setting once, so that an invalid value fails now."""
+        """Create the profiles, and write every setting once, so that an invalid value fails before
+        the first run.
+        """
         if self.changes_host:
-            drop_profiles(self.tree)  # left by a bench that was killed
+            drop_profiles(self.tree)  # profiles of a bench that was killed
         self.knobs.set_up()
         for arm in self.with_policies:
             perform(self.tree, create(arm.profile))
@@ -123,7 +126,7 @@ class Arms:
             perform(self.tree, write)
 
     def enter(self, arm: Arm) -> None:
-        """Set the knobs of an arm."""
+        """Set the kernel's own knobs as an arm has them."""
         self.knobs.take(arm.name)
 
     def bind(self, arm: Arm, pid: int) -> None:
@@ -140,7 +143,7 @@ class Arms:
 
 
 def drop_profiles(tree: Tree) -> None:
-    """Delete the profiles of a bench, and the bindings to them."""
+    """Delete the profiles that `bench` has created, and the bindings to them."""
     if not tree.is_dir(PROFILES):
         return
     now = read_state(tree)

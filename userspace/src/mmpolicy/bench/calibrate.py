@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Measure what a page fault costs on this host, by the size of the folio that the fault gets.
+"""Measure what a page fault costs on this host, by the size of the folio that it maps.
 
-A piece of memory is written twice and then given back. In the first pass each folio takes a fault,
-in the second none does, so the difference is the cost of the faults: entering and leaving the
-kernel, and clearing the memory. The cost of giving the folio back is added. The time is CPU time
-of this thread, so other processes matter only by the caches and core resources that they use. On a
-virtual machine these are unseen neighbours: they make half of all pieces take 1.5 times as long,
-for a second or for a minute, on some CPUs more than on others. So sizes take turns on all CPUs
-that this process may use, and the fastest fiftieth of many short pieces is the result (as minima
-are in lmbench, McVoy and Staelin 1996).
+A piece of memory is written twice and then freed. In the first pass each folio takes a fault, in
+the second pass none does, so the difference is the cost of the faults: entering and leaving the
+kernel, and clearing the memory. The cost of freeing the folio is added. Only CPU time of this
+thread is measured, so other processes matter only by the caches and core resources that they use.
+On a virtual machine, other guests do the same unseen: they make half of all pieces take 1.5 times
+as long, for a second or for a minute, on some CPUs more than on others. So the sizes take turns on
+all CPUs that this process may use, and the result is the fastest fiftieth of many short pieces
+(like the minima in lmbench, McVoy and Staelin 1996).
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from typing import NamedTuple
 
 from mmpolicy.host.calibration import PAGE, FaultCost
 
-PIECE, FAULTS = 8 << 20, 16  # bytes written at once, and the least number of faults
+PIECE, FAULTS = 8 << 20, 16  # bytes written at once, and fewest faults of a piece
 PIECES = 3  # pieces of each size in a turn
-# least number of turns of a size, and longest time in seconds on a busy host
+# fewest turns of a size, and most seconds on a busy host
 LEAST, MOST_S = 24, 10.0
-FASTEST = 50  # the fastest of this many pieces is the result
-QUIET = 1.05  # limit of the median of the pieces on a quiet host, as a multiple of the fastest
+FASTEST = 50  # one in this many pieces, the fastest ones, makes the result
+QUIET = 1.05  # on a quiet host, the median of the pieces is at most this multiple of the fastest
 
 
 class Piece(NamedTuple):
-    """Times of one piece in nanoseconds per fault: first write, second write, giving back."""
+    """Times of one piece of memory in nanoseconds per fault: first write, second write, and
+    freeing.
+    """
 
     first: float
     again: float
@@ -43,12 +45,12 @@ class Piece(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Return the cost of the fault, without the writing."""
+        """Return the cost of one fault, without the time of the write itself."""
         return self.first - self.again + self.back
 
 
 def of_a_piece(size: int) -> tuple[Piece, bool]:
-    """Return the times of a piece with folios of this size, and whether the kernel gave such
+    """Return the times of one piece with folios of this size, and whether the kernel gave such
     folios.
     """
     piece = max(PIECE, FAULTS * size)
@@ -63,7 +65,7 @@ def of_a_piece(size: int) -> tuple[Piece, bool]:
 
 
 def _written(address: int, piece: int) -> tuple[int, int]:
-    """Write to a piece; return the nanoseconds of CPU time and the number of faults."""
+    """Write to a piece of memory; return the nanoseconds of CPU time and the number of faults."""
     faults, begin = _faults(), time.thread_time_ns()
     ctypes.memset(address, 1, piece)
     return time.thread_time_ns() - begin, _faults() - faults
@@ -76,10 +78,10 @@ def _faults() -> int:
 def measure(
     sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
 ) -> list[FaultCost]:
-    """Return the cost of each size; `enter` enables one size for memory that asks for it, and no
-    other.
+    """Return the cost of a fault for each size, without sizes that the kernel does not give.
 
-    A size that the kernel does not give is left out. `tell` is called with the seconds so far.
+    enter: enables a size for memory that asks for it, and disables all others. tell: called with
+    the seconds passed so far.
     """
     found: dict[int, list[Piece]] = {size: [] for size in sizes}
     begin = time.monotonic()
@@ -104,14 +106,14 @@ def measure(
 
 @contextmanager
 def _cpus_in_turn() -> Iterator[Callable[[], None]]:
-    """Yield a function that moves this thread to its next CPU; afterwards all its CPUs are allowed
+    """Yield a function that moves this thread to its next CPU; afterwards it may use all its CPUs
     again.
     """
     cpus = os.sched_getaffinity(0)
     turns = cycle(sorted(cpus))
 
     def move() -> None:
-        with suppress(OSError):  # a CPU went offline
+        with suppress(OSError):  # fails if the CPU went offline
             os.sched_setaffinity(0, {next(turns)})
 
     try:
@@ -121,10 +123,11 @@ def _cpus_in_turn() -> Iterator[Callable[[], None]]:
 
 
 def _cost(size: int, pieces: Sequence[Piece]) -> FaultCost:
-    """Return the cost by the fastest fiftieth of the pieces, and by their minimum and median.
+    """Return the cost by the fastest fiftieth of the pieces, with the costs by minimum and by
+    median.
 
-    Each of the three times of a piece is ranked by itself: a piece whose second write was
-    interrupted is not a fast one.
+    Each of the three times of a piece is ranked by itself, as a second write that was interrupted
+    would make its piece look fast.
     """
     first, again, back = zip(*pieces)
     kinds: tuple[Callable[[Sequence[float]], float], ...] = (min, _fastest, median)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Events of the host during a run that explain a ratio: stalls, fallbacks, free blocks of 2 MB."""
+"""Events on the host during a run that may explain a ratio: stalls, fallbacks, free 2 MB blocks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mmpolicy.host.evidence import events, fallbacks
 from mmpolicy.host.files import Tree
 from mmpolicy.host.room import read_zones
 
-# Titles of the events by the kernel's name, in /proc/vmstat or hugepages-*/stats.
+# titles of the events, by their name in /proc/vmstat or in hugepages-*/stats
 COUNTED = {
     "compact_stall": "COMPACTION STALLS",
     "thp_fault_alloc": "2 MB FAULTS",
@@ -23,7 +23,9 @@ FREE = "free"
 
 
 def read_events(tree: Tree) -> dict[str, int]:
-    """Return the event counters of a host since boot and its free blocks, as far as files exist."""
+    """Return the host's event counters since boot, and its free 2 MB blocks, as far as the kernel
+    has them.
+    """
     try:
         found = events(tree, every=False)
     except Error:
@@ -36,7 +38,7 @@ def read_events(tree: Tree) -> dict[str, int]:
 
 
 def between(before: dict[str, int], after: dict[str, int]) -> Values:
-    """Return the increase of the events between two readings, with the free blocks at both."""
+    """Return the increase of the events between two readings, and the free blocks at both."""
     both = [name for name in COUNTED if name in before and name in after]
     found = {name: float(after[name] - before[name]) for name in both}
     ends = ((BEFORE, before), (AFTER, after))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The result as a picture and as a page; needs matplotlib and jinja2."""
+"""The result of a bench as a picture and as an HTML page; needs matplotlib and jinja2."""
 
 from __future__ import annotations
 

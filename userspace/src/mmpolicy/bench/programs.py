@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One run of a program, and its costs."""
+"""One run of a program, and what it costs: CPU time, time, faults and memory."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from typing import Any
 from mmpolicy.bench import starter
 from mmpolicy.errors import Error, Exit
 
-POLL_S = 0.1  # interval between checks for signals
-MANNERS_S = 10.0  # seconds for a server to end by itself
-PROMPT_S = 60.0  # time limit of an action that takes no time on an idle machine
-HARDWARE, CACHE = 0, 3  # kinds of counters of perf
+POLL_S = 0.1  # seconds between checks for signals
+MANNERS_S = 10.0  # seconds in which a server may end by itself
+PROMPT_S = 60.0  # time limit in seconds for an action that takes no time on an idle machine
+HARDWARE, CACHE = 0, 3  # types of counters for perf_event_open()
 DTLB, LOADS, STORES, MISSES = 3, 0 << 8, 1 << 8, 1 << 16
-# CPU counters by metric, each as perf type and number; several of one metric are added up.
+# CPU counters of each metric, by perf type and number; several counters are added up
 COUNTERS = {
     "cycles": [(HARDWARE, 0)],
     "instructions": [(HARDWARE, 1)],
     "tlb_misses": [(CACHE, DTLB | LOADS | MISSES), (CACHE, DTLB | STORES | MISSES)],
 }
-TAIL = 500  # characters of a program's output quoted in an error
+TAIL = 500  # characters of a program's output that an error quotes
 
-Values = dict[str, float]  # costs of a run, by metric
-Prepare = Callable[[int], None]  # called with the pid before the program begins
+Values = dict[str, float]  # the costs of a run, by metric
+Prepare = Callable[[int], None]  # a function that is called with the pid before the program begins
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run: a program, or a server and a load on it."""
+    """The work of a run: a program, or a server with a load on it."""
 
     command: Sequence[str]
-    server: str = ""  # shell command of the server, whose costs are measured
+    server: str = ""  # shell command of the server; its costs are measured
     ready: str = ""  # shell command that exits with 0 once the server accepts its load
     limit_s: float = 600.0
 
 
 @dataclass
 class Programs:
-    """Runs programs; `tick` raises an error when the bench must end."""
+    """Runs programs. tick() raises an error when the bench must end."""
 
     work: Work
     tick: Callable[[], None]
     wire: socket.socket = field(init=False)
-    # names of processes whose costs are missing in the figures
+    # names of processes whose costs are not in the figures
     outlived: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Programs:
-        """Start the small process that starts the programs."""
+        """Start the small process that starts the programs, see starter.py."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-I", "-S", *_starter(), str(theirs.fileno())]
         self._starter = subprocess.Popen(
@@ -70,7 +70,7 @@ class Programs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End that process, and the programs that it has started."""
+        """End this process, and all programs that it has started."""
         self.wire.close()
         self._starter.kill()
         self._starter.wait()
@@ -89,8 +89,8 @@ class Programs:
         return self._checked(found, self.work.command[0], output)
 
     def _served(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
-        """Run the load against the server. The time is the load's, all other costs are the
-        server's.
+        """Run the load against the server. The time is that of the load, all other costs are those
+        of the server.
         """
         shell = ["/bin/sh", "-c", f"exec {self.work.server}"]
         with self._started(shell, output, prepare, no_thp) as pid:
@@ -126,7 +126,7 @@ class Programs:
     def _started(
         self, argv: Sequence[str], output: Path, prepare: Prepare, no_thp: bool
     ) -> Iterator[int]:
-        """Start a process that waits for the signal to begin; at the end kill its whole session."""
+        """Start a process that waits until it may begin; at the end, kill its whole session."""
         fields: dict[str, Any] = {"argv": list(argv), "no_thp": no_thp, "events": COUNTERS}
         started = self._ask("start", output=str(output), **fields)
         pid: int = started["pid"]
@@ -140,12 +140,13 @@ class Programs:
                 os.kill(pid, signal.SIGKILL)
 
     def _ask(self, deed: str, limit_s: float = PROMPT_S, **fields: Any) -> dict[str, Any]:
-        """Ask the starter and return its reply; raise an error after a time limit."""
+        """Send a request to the starter and return its reply; raise an error after a time limit."""
         end = monotonic() + limit_s
         try:
             self.wire.send(json.dumps([deed, fields]).encode())
             while True:
-                with suppress(socket.timeout):  # TimeoutError from Python 3.10 on
+                # Python 3.10 and newer raise TimeoutError, which is the same class
+                with suppress(socket.timeout):
                     answer: dict[str, Any] = json.loads(self.wire.recv(starter.LARGEST))
                     return answer
                 self.tick()
@@ -170,7 +171,7 @@ class Programs:
 
 
 def _starter() -> list[str]:
-    """Return the arguments with which Python runs the starter: its file, or its source in a
+    """Return the arguments by which Python runs the starter: its file, or its source if it is in a
     zipapp.
     """
     path = Path(starter.__file__)

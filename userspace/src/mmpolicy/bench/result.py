@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The result of a bench: each arm as a multiple of the first arm."""
+"""The result of a bench: each arm as a ratio to the first arm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of, rounds_of
 from mmpolicy.render import table
 
-# The figures of a run: name, title, size of a unit, digits, name of the unit.
+# figures of a run: name, title, size of a unit, digits, name of the unit
 METRICS = {
     "cpu": ("CPU", 1e-3, 1, "ms"),
     "wall": ("TIME", 1e-3, 1, "ms"),
@@ -31,15 +31,16 @@ METRICS = {
     "instructions": ("INSTRUCTIONS", 1e6, 1, "M"),
     "tlb_misses": ("TLB MISSES", 1e3, 1, "k"),
 }
-NOT_COMPARED = ("large_folios", "collapsed")  # figures of the whole host, or of one arm only
+# figures that are not compared, as they belong to the whole host or to one arm only
+NOT_COMPARED = ("large_folios", "collapsed")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric of an arm compared with the first arm."""
+    """One metric of an arm, compared with the first arm."""
 
-    effect: Effect | None  # None for the first arm, or with too few rounds
-    median: float | None  # of the ratios of the rounds
+    effect: Effect | None  # None for the first arm, or if there are too few rounds
+    median: float | None  # median of the ratios of all rounds
 
     def ratio(self) -> str:
         """Return the ratio with its interval."""
@@ -73,7 +74,7 @@ def _to_compare(names: Sequence[str]) -> list[str]:
 
 
 class Result:
-    """The result of all runs; by_median: medians of ratios, with interval and sign test."""
+    """The result of all runs. by_median: compare medians of ratios, by the sign test."""
 
     def __init__(
         self,
@@ -112,21 +113,21 @@ class Result:
         return found
 
     def means(self, arm: Arm, other: Arm) -> dict[str, float]:
-        """Return the mean of each figure of an arm, over the rounds in which `other` took part."""
+        """Return the mean of each figure of an arm, over the rounds in which `other` ran, too."""
         rounds = rounds_of(self.runs, other)
         names = [*self.known, *self.events]
         return {name: fmean(each[arm.name][name] for each in rounds) for name in names}
 
     def tables(self) -> list[tuple[list[str], list[list[str]]]]:
         """Return head and rows of each table: measurements, ratios, counters, and events that
-        explain.
+        explain them.
         """
         groups = [[name for name in self.known if (name in COUNTERS) == last] for last in (0, 1)]
         found = [each for names in groups if names for each in self._tables(names)]
         return [*found, *self._explaining()]
 
     def _explaining(self) -> Iterator[tuple[list[str], list[list[str]]]]:
-        """Yield the table of events if a run stalled or fell back to smaller folios."""
+        """Yield the table of events, if a run stalled or got smaller folios than it asked for."""
         means = {arm.name: self.means(arm, arm) for arm in self.arms}
         some = {name for name in self.events if any(mean[name] for mean in means.values())}
         if some.isdisjoint(TROUBLES):
@@ -147,7 +148,7 @@ class Result:
             yield [f"OF {first.name}", *(METRICS[name][0] for name in both)], rows
 
     def lines(self) -> Iterator[str]:
-        """Yield both tables, and a sentence for each arm."""
+        """Yield all tables, and a sentence about each arm."""
         for head, rows in self.tables():
             yield from table(head, rows)
             yield ""
@@ -158,11 +159,11 @@ class Result:
         yield from (self.sentence(arm) for arm in self.arms[1:])
 
     def found(self, arm: Arm) -> bool:
-        """Tell if the arm differs from the first one in the metric that decides."""
+        """Return whether the arm differs from the first one in the metric that --metric names."""
         return self.corrected[arm.name] < ALPHA
 
     def sentence(self, arm: Arm) -> str:
-        """Return the result of an arm in words."""
+        """Return the result of an arm as a sentence."""
         title = METRICS[self.metric][0]
         effect = self.compared[arm.name][self.metric].effect
         need = least_pairs(len(self.arms) - 1)
@@ -179,9 +180,9 @@ class Result:
         return f"{arm.name}: {abs(change):.1f} % {word} {title} than {self.arms[0].name} ({p})"
 
     def data(self) -> dict[str, Any]:
-        """Return the result for JSON; sizes in bytes, times in seconds.
+        """Return the result for JSON; sizes are in bytes, times in seconds.
 
-        mean_of_first: mean of the first arm, in the rounds of this arm.
+        mean_of_first: the mean of the first arm, over the rounds of this arm.
         """
         return {
             "metric": self.metric,

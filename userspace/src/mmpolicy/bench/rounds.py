@@ -2,8 +2,8 @@
 """The order and the number of the runs of a bench.
 
 A round has one run of each arm, in a random order. So drift of the host affects all arms alike,
-and the random order alone makes the test valid. An arm whose ratio is known precisely enough takes
-part no longer, so its runs are those of the first rounds.
+and the random order alone makes the test valid. Once the ratio of an arm is known precisely
+enough, the arm no longer runs, so its runs are those of the first rounds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mmpolicy.bench.events import between
 from mmpolicy.bench.programs import Programs, Values
 from mmpolicy.errors import Error
 
-PILOT = 8  # rounds from which the noise is estimated
-MOST = 400  # maximum number of rounds, even if the noise asks for more
-LOOKS = 1.25  # factor by which the rounds grow until the next look at the precision
+PILOT = 8  # number of rounds from which the noise is first estimated
+MOST = 400  # most rounds, even if the noise requires more
+LOOKS = 1.25  # factor by which the number of rounds grows until the precision is computed again
 ADVICE = "choose a quieter time, one CPU (taskset -c 0) or a longer program"
 
 
@@ -34,42 +34,42 @@ class Length:
     """
 
     rounds: int
-    detect: float = 0.0  # percent to find in the metric
+    detect: float = 0.0  # change of the metric in percent that the rounds must find
     metric: str = "cpu"
-    needed: int = 0  # rounds needed for the noise so far, even if that exceeds the maximum
-    within: float = 0.0  # percent: required precision of the median ratios
-    # arm -> percent: precision of its median ratio
+    needed: int = 0  # rounds needed for the noise so far, even if they exceed the most
+    within: float = 0.0  # required precision of the median ratios in percent
+    # precision of the median ratio in percent, by arm
     known: dict[str, float] = field(default_factory=dict)
-    look: int = PILOT  # rounds after which the precision is computed
+    look: int = PILOT  # number of rounds after which the precision is computed next
 
     def look_at(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Update the number of rounds after each round, if it is not fixed."""
+        """Update the number of rounds after a round, unless it is fixed."""
         if self.detect and len(runs) >= PILOT and len(arms) > 1:
             self.settle(runs, arms)
         elif self.within:
             self.stop(runs, arms)
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Compute the number of rounds from the noise so far, as the first rounds may have met no
-        stall.
+        """Compute the number of rounds from the noise so far; the first rounds alone may have had
+        no stall.
 
         Only sizes of differences are used, not their signs, which the random order decides. So the
         number of rounds says nothing about the effect, and the test stays exact (blinded
-        re-estimation of the sample size, Gould and Shih 1992). With more than two arms, the size
-        of a round names none of them: two equal arms could be swapped in it, however different the
-        others are.
+        re-estimation of the sample size, Gould and Shih 1992). With more than two arms, a round
+        has one size for all its arms, so two equal arms could be swapped in it, however different
+        the other arms are.
         """
         needs = suggest_pairs(_blind(_sizes(runs, arms, self.metric)), self.detect, len(arms) - 1)
         self.needed = max(PILOT, needs)
         self.rounds = min(max(self.needed, len(runs)), MOST)
 
     def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Drop arms whose medians are known precisely enough; end the bench with the last one.
+        """Drop arms whose median ratios are precise enough; the bench ends when all are dropped.
 
         The rule has a fixed width as in Chow and Robbins (1965): when it ends depends on the
-        spread of the runs, and hardly on which arm is better. With a look after each round it
-        would end where chance makes an interval narrow, and such intervals miss the truth too
-        often.
+        spread of the runs, and hardly on which arm is better. The precision is not computed after
+        each round, as the rule would then end where chance makes an interval narrow, and such
+        intervals miss the true value too often.
         """
         if len(runs) < min(self.look, MOST):
             return
@@ -83,7 +83,7 @@ class Length:
             self.rounds = len(runs)
 
     def awake(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Return the arms that take part in the next round."""
+        """Return the arms that run in the next round."""
         return [arm for arm in arms if self.known.get(arm.name, inf) > self.within]
 
     @property
@@ -101,7 +101,7 @@ class Length:
         return f"{self.metric} is known to {self.reached:.1f} %"
 
     def note(self) -> str:
-        """Return a note if more rounds were needed than were run, else ""."""
+        """Return a note if more rounds were needed than --runs or the limit allowed, else ""."""
         if self.reached > self.within:
             known = f"after {self.rounds} rounds, {self._known()}"
             return f"{known}, not to {self.within:g} %: {ADVICE}"
@@ -114,13 +114,13 @@ class Length:
 def pairs_of(
     runs: Sequence[dict[str, Values]], first: Arm, other: Arm, metric: str
 ) -> list[tuple[float, float]]:
-    """Return the values of two arms, round by round, while both took part."""
+    """Return the values of two arms, for each round in which both ran."""
     both = rounds_of(runs, other)
     return [(each[first.name][metric], each[other.name][metric]) for each in both]
 
 
 def rounds_of(runs: Sequence[dict[str, Values]], arm: Arm) -> list[dict[str, Values]]:
-    """Return the rounds in which an arm took part."""
+    """Return the rounds in which an arm ran."""
     return [each for each in runs if arm.name in each]
 
 
@@ -135,22 +135,27 @@ def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) 
 
 
 def _blind(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes of differences with alternating signs, which do not depend on the result."""
+    """Return the sizes of differences with alternating signs, so that they do not depend on the
+    result.
+    """
     return [size if number % 2 else -size for number, size in enumerate(sorted(sizes))]
 
 
 @dataclass
 class Bench:
-    """The runs of all arms."""
+    """Runs all arms, round by round."""
 
     arms: Arms
     programs: Programs
     length: Length
     seed: int
-    folios: Callable[[], dict[int, int]]  # bytes of a folio size -> number of folios so far
-    # collapse memory of a session; the returned function ends it and returns the bytes
+    # function that returns the number of folios allocated so far, by size in bytes
+    folios: Callable[[], dict[int, int]]
+    # function that starts to collapse memory of a session; it returns a function that ends this
+    # and returns the bytes
     follow: Callable[[int], Callable[[], int]]
-    events: Callable[[], dict[str, int]] = dict  # event counters so far, with the free blocks
+    # function that returns the event counters so far, with the free blocks
+    events: Callable[[], dict[str, int]] = dict
     runs: list[dict[str, Values]] = field(default_factory=list)
 
     def rounds(self, warmup: int) -> Iterator[int]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Start programs and wait for them, from a process that is as small as possible.
 
-This file runs as a script of its own. The kernel counts the memory of the process that calls
-exec() in the peak memory of the program (ru_maxrss), so a large caller would hide the peak of
-small programs.
+This file runs as a script of its own. The peak memory of a program (ru_maxrss) includes the memory
+of the process that calls exec(), so a large process here would hide the peak of small programs.
 """
 
 from __future__ import annotations
@@ -22,23 +21,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_THP_DISABLE = 1, 36, 41  # of prctl()
-LARGEST = 1 << 16  # bytes of a message
+LARGEST = 1 << 16  # largest size of a message in bytes
 
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system calls
-TIMES_TOO = 1 | 2  # read_format: the time that a counter was enabled, and the time that it ran
-WITH_CHILDREN_FROM_EXEC = 1 << 0 | 1 << 1 | 1 << 12  # disabled, inherit, enable_on_exec
+# read_format of perf: also return the time that a counter was enabled, and the time that it
+# counted
+TIMES_TOO = 1 | 2
+# attributes of a perf counter: disabled, inherit, enable_on_exec
+WITH_CHILDREN_FROM_EXEC = 1 << 0 | 1 << 1 | 1 << 12
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-# pid -> pipe that lets the program begin, and pipe with its costs until exec()
+# for each program: pipe that lets it begin, and pipe with its costs until exec()
 waiting: dict[int, tuple[int, int]] = {}
-# pid -> name -> counter files whose counts are added up
+# for each program: files of the counters that are added up, by name
 counters: dict[int, dict[str, list[int]]] = {}
-running: set[int] = set()  # programs that were started and not waited for
-reported: set[int] = set()  # processes that outlived a program and were reported already
+running: set[int] = set()  # programs that were started, and whose end was not waited for yet
+reported: set[int] = set()  # processes that outlived their program and were reported
 
 
 def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
-    """Wait for the signal to begin, and exec the program; `news` gets the costs until then."""
+    """Wait until the program may begin, and exec() it; write the costs until then to `news`."""
     os.setsid()
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     null, out = os.open(os.devnull, os.O_RDWR), os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -54,7 +56,9 @@ def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int
 
 
 def _open_counter(pid: int, kind: int, config: int) -> int:
-    """Open a perf counter for a process after its exec(); below 0 if none is available."""
+    """Open a perf counter for a process, which counts from its exec() on; negative if there is
+    none.
+    """
     attr = struct.pack(
         "=IIQQQQQIIQ", kind, 64, config, 0, 0, TIMES_TOO, WITH_CHILDREN_FROM_EXEC, 0, 0, 0
     )
@@ -63,7 +67,7 @@ def _open_counter(pid: int, kind: int, config: int) -> int:
 
 
 def _count(pid: int, events: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, list[int]]:
-    """Open the counters of each name; a name of which one counter is missing is left out."""
+    """Open the counters of each name, without names of which a counter cannot be opened."""
     found = {name: [_open_counter(pid, *each) for each in own] for name, own in events.items()}
     for files in found.values():
         if min(files) < 0:
@@ -78,7 +82,7 @@ def _close(files: Sequence[int]) -> None:
 
 
 def _counted(file: int) -> float:
-    """Close a counter; return its value, scaled up if it ran for a part of the time only."""
+    """Close a counter; return its value, scaled up if it counted for a part of the time only."""
     value, wanted, ran = struct.unpack("=QQQ", os.read(file, 24))
     os.close(file)
     return float(value * wanted / ran) if ran else 0.0
@@ -90,7 +94,7 @@ def start(
     output: str,
     events: Mapping[str, Sequence[tuple[int, int]]],
 ) -> dict[str, Any]:
-    """Fork the process of a program; it waits for go()."""
+    """Fork the process of a program, which then waits for go()."""
     (gate, our_gate), (our_news, news) = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
@@ -110,10 +114,10 @@ def start(
 
 
 def go(pid: int, wait: bool) -> dict[str, Any]:
-    """Let the program begin; with `wait`, wait for its end."""
+    """Let a program begin; with `wait`, wait for its end."""
     gate, news = waiting.pop(pid)
     began = time.monotonic()
-    with contextlib.suppress(BrokenPipeError):  # the program was killed before it began
+    with contextlib.suppress(BrokenPipeError):  # fails if the program was killed before it began
         os.write(gate, b"1")
     os.close(gate)
     text = b""
@@ -144,12 +148,12 @@ def _read(path: str) -> str:
 def _outlived() -> list[str]:
     """Return the names of processes whose parent has ended without waiting for them.
 
-    The kernel makes them children of this process, and counts their costs for no program.
+    The kernel makes them children of this process, so their costs belong to no program.
     """
     names = []
     try:
         children = [int(word) for word in _read(f"/proc/self/task/{os.getpid()}/children").split()]
-    except OSError:  # the kernel has no CONFIG_PROC_CHILDREN
+    except OSError:  # the kernel was built without CONFIG_PROC_CHILDREN
         return []
     for pid in children:
         if pid not in running | reported:
@@ -165,7 +169,9 @@ def _outlived() -> list[str]:
 
 
 def end(pid: int, began: float, before: Sequence[float]) -> dict[str, Any]:
-    """Wait for the end of a program; return its costs, including those of its reaped children."""
+    """Wait for the end of a program; return its costs, with those of the children that it has
+    reaped.
+    """
     _, status, used = os.wait4(pid, 0)
     running.discard(pid)
     faults = used.ru_minflt - before[2]
@@ -194,7 +200,7 @@ DEEDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Serve requests until the other end of the socket closes."""
+    """Serve requests until the other end of the socket is closed."""
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wire = socket.socket(fileno=int(sys.argv[1]))

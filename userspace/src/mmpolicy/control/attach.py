@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Wait until hooks are attached or detached after a write, and name the tasks that delay it."""
+"""Wait until hooks are attached or detached after a write, and name the tasks that delay this."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from mmpolicy.host.machine import Host
 
 UNDER_WAY = ("attaching", "detaching")
 LIMIT_S = 30.0
-TELL_S = 1.0  # Shorter waits are not reported to the operator, as nobody notices them.
+TELL_S = 1.0  # waits of fewer seconds are not reported
 LOOK_AGAIN_S = 0.1
 MOST_BLOCKERS = 5
 
 
 def blockers(tree: Tree) -> list[str]:
-    """Return the tasks that attaching or detaching waits for, such as `1234 dd`."""
+    """Return the tasks that attaching or detaching waits for, each as text such as `1234 dd`."""
     if not tree.exists(f"{CONTROL}/blockers"):
         return []
     try:
         return tree.read(f"{CONTROL}/blockers").splitlines()
-    except Error:  # Only root may read this file.
+    except Error:  # only root may read this file
         return []
 
 
 def point_error(tree: Tree) -> str:
-    """Return why the kernel set a point back to stock without a command, or an empty string."""
+    """Return why the module set a point back to stock by itself, or ""."""
     path = f"{CONTROL}/point_error"
     return tree.read(path).strip() if tree.exists(path) else ""
 
 
 def describe(state: str, tasks: list[str]) -> str:
-    """Return one line about hooks that are still being attached or detached."""
+    """Return one line about hooks that are still being attached or detached, with the tasks that
+    delay this.
+    """
     shown = ", ".join(tasks[:MOST_BLOCKERS])
     more = len(tasks) - MOST_BLOCKERS
     held = f", held up by {shown}" + (f" and {more} more" if more > 0 else "") if tasks else ""
@@ -42,9 +44,9 @@ def describe(state: str, tasks: list[str]) -> str:
 
 
 def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) -> str:
-    """Wait until the hooks are attached or detached, not longer than the limit.
+    """Wait until the hooks are attached or detached, at most limit_s seconds.
 
-    Returns the state, which is still attaching or detaching if the limit was reached.
+    Return the state of the module, which still says so if the time was too short.
     """
     began, is_told = host.clock(), False
     while (state := check_loaded(host.tree)) in UNDER_WAY:

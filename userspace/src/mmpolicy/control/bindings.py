@@ -13,7 +13,9 @@ from mmpolicy.host.processes import cgroup_of
 
 
 def profile_of(tree: Tree, state: State, pid: int) -> str:
-    """Return the profile that a process is bound to, itself or by a cgroup, else the default."""
+    """Return the profile of a process: its own binding, or that of its cgroup, or the default
+    profile.
+    """
     key = process_key(tree, pid)
     if key in state:
         return state[key]
@@ -28,8 +30,8 @@ def _has_cgroups(state: State) -> bool:
 
 
 def profile_of_cgroup(tree: Tree, state: State, cgroup: str) -> str:
-    """Return the profile of the nearest cgroup that is bound, from this one upwards, else the
-    default.
+    """Return the profile of the nearest bound cgroup, from this one upwards; without one, the
+    default profile.
     """
     if not _has_cgroups(state):
         return DEFAULT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Make a list of planned writes in order, and undo them when the kernel refuses one."""
+"""Make a list of planned writes in order, and undo them if the kernel refuses one."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ from mmpolicy.host.step import Step
 
 LOCK = "/run/mmpolicy/change.lock"
 
-# Returns the origin of a write, such as `FILE:7: `, which its error message begins with.
+# a function that returns where a write comes from, such as `FILE:7: `; its error message begins
+# with this
 Origin = Callable[[Write], str]
 
 
 class StateChange(NamedTuple):
-    """The state before and after a list of writes, or only the entries that they changed."""
+    """The state before and after some writes, or only the entries that they changed."""
 
     before: State
     after: State
@@ -54,16 +55,16 @@ def no_origin(_write: Write) -> str:
 
 
 def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
-    """Return the current state that these writes are to change.
+    """Return the current state that these writes will change.
 
-    The binding of a service is a file, so it can be changed while the module is not loaded.
+    The binding of a systemd unit is a file, so it can be changed while the module is not loaded.
     """
     alone = writes and all(isinstance(write.key, UnitBinding) for write in writes)
     return read_units(tree) if alone and not tree.is_dir(CONTROL) else read_state(tree)
 
 
 def asked_for(before: State, writes: Sequence[Write]) -> State:
-    """Return the state that results if all these writes succeed."""
+    """Return the state that all these writes together would result in."""
     state = dict(before)
     for write in writes:
         _take(state, write)
@@ -71,7 +72,7 @@ def asked_for(before: State, writes: Sequence[Write]) -> State:
 
 
 def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
-    """Yield each write with its entry's value just before it, and the requested value."""
+    """Yield each write as a step, with the entry's value just before it and the requested value."""
     state = dict(before)
     for write in writes:
         off = write.key.off if isinstance(write.key, Setting) else None
@@ -87,11 +88,11 @@ def carry_out(
     caught: Collection[int] = (),
     finish: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make all writes or none, and read the state back.
+    """Make all writes, or none if one fails, and read the state back.
 
-    Changes that other processes make meanwhile are not part of the result, so `revert` does not
-    undo them. `origin` returns where a write comes from, such as `FILE:7: `, for error messages. A
-    signal in `caught` stops the writes and undoes them, as a refused write does. `finish` is
+    Changes that other processes make meanwhile are not part of the result, so `revert` will not
+    undo them. origin(): where a write comes from, such as `FILE:7: `, for error messages. caught:
+    a signal number in it stops the writes and undoes them, as a refused write does. finish():
     called after the last write.
     """
     before = state_of(tree, writes)
@@ -120,13 +121,13 @@ def _make(tree: Tree, ours: State, write: Write, origin: Origin) -> State:
             err.next_step = "mmpolicy reset, which acknowledges it"
         raise
     made = asked_for(ours, [write])
-    with suppress(Error):  # Another process may have removed the entry in the meantime.
+    with suppress(Error):  # another process may have removed the entry meanwhile
         _read_back(tree, made, write)
     return made
 
 
 def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
-    """Raise an error if a value is outside the bounds that the kernel reports; write nothing."""
+    """Raise an error if a value is outside the bounds that the module reports; write nothing."""
     for write in writes:
         told = about(tree, write.key) if isinstance(write.key, Setting) else None
         digits = re.fullmatch(r"-?\d+", write.value)
@@ -146,7 +147,7 @@ def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
 
 
 def _take(state: State, write: Write) -> None:
-    """Apply one planned write to a state in memory."""
+    """Apply one planned write to a copy of the state."""
     if isinstance(write.key, Profile):
         for key in [key for key in state if _is_of(key, write.key.name)]:
             del state[key]
@@ -157,7 +158,7 @@ def _take(state: State, write: Write) -> None:
 
 
 def _read_back(tree: Tree, state: State, write: Write) -> None:
-    """Update a state in memory with the value that the kernel shows after a write."""
+    """Update a copy of the state with the value that the module shows after a write."""
     key = write.key
     if isinstance(key, Profile) and write.result is not None:
         state |= read_profile(Control(tree), key.name)
@@ -171,7 +172,7 @@ def _is_of(key: Key, profile: str) -> bool:
 
 
 def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequence[Write]) -> None:
-    """Undo the writes that were made, and add the outcome to the error message.
+    """Undo the writes that were made, and add to the error message whether this succeeded.
 
     Entries that another process has changed since then keep their values.
     """
@@ -193,7 +194,8 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
 
 
 def undo(done: StateChange, now: State) -> tuple[State, list[Key]]:
-    """Return the current state without a change, and the entries that were changed again since.
+    """Return the current state with a change undone, and the entries that were changed again
+    since.
 
     Entries that the change did not touch keep their current values.
     """

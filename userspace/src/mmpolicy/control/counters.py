@@ -14,12 +14,12 @@ from mmpolicy.host.files import MODULE, MODULE_DIR, Tree
 DEBUGFS = "/sys/kernel/debug"
 COUNTERS = f"{DEBUGFS}/{MODULE}"
 
-Counters = dict[str, dict[str, int]]  # Counters by point and by name.
+Counters = dict[str, dict[str, int]]  # counters by point, then by name
 Rates = dict[str, dict[str, float]]
-# A range of nanoseconds: its lower bound, and its upper bound, which is not part of it.
+# a range of nanoseconds: its lower bound, and its upper bound, which is excluded
 Bucket = tuple[float, float]
 
-# The name of a histogram's bucket: a factor of two of time, or an eighth of one.
+# name of a bucket of a time histogram: a factor of two of time, or an eighth of it
 HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")
 
 
@@ -29,7 +29,7 @@ def counted_profiles(tree: Tree) -> list[str]:
         return tree.dirs(COUNTERS)
     except Error as err:
         if err.errno == ENOENT and not tree.exists(MODULE_DIR):
-            # This raises the error that all verbs raise while the module is not loaded.
+            # raises the error that all verbs raise while the module is not loaded
             check_loaded(tree)
         elif err.errno == ENOENT:
             err.next_step = f"mount -t debugfs none {DEBUGFS} (needs CONFIG_DEBUG_FS)"
@@ -50,7 +50,7 @@ def _parse(text: str) -> dict[str, int]:
 
 
 def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
-    """Return the bucket counts of each histogram of durations, by the name of its sum counter."""
+    """Return the bucket counts of each time histogram, by the name of its sum counter."""
     found: dict[str, dict[Bucket, float]] = {}
     for name, count in counters.items():
         if match := HISTOGRAM.fullmatch(name):
@@ -66,9 +66,9 @@ def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
 def time_of(
     counts: Mapping[Bucket, float], percentile: float | None, spent: float = 0.0
 ) -> float | None:
-    """Return mean or percentile of a histogram, assuming values spread evenly within a bucket.
+    """Return mean or percentile of a time histogram, with values spread evenly within a bucket.
 
-    spent: the sum of all values, or 0 if the module is too old to report it.
+    spent: sum of all values; 0 if the module is too old to report it.
     """
     buckets = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
     total = sum(count for _, count in buckets)
@@ -82,11 +82,11 @@ def time_of(
         if left <= count:
             return low + (high - low) * left / count
         left -= count
-    return high  # rounding left a remainder beyond the last bucket
+    return high  # rounding may leave a remainder after the last bucket
 
 
 def rates(old: Counters, new: Counters, seconds: float) -> Rates:
-    """Return the rise of each counter per second; a lower value means that it restarted at 0."""
+    """Return the rise of each counter per second; a counter that fell has restarted at 0."""
     result: Rates = {}
     for point, counters in new.items():
         before = old.get(point, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The experiment of `ab run`: its process, and the settings that are reserved for it."""
+"""The experiment of `ab run`: its process, and the settings reserved for it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 LOCK = "/run/mmpolicy/ab.lock"
-RECOVERY = "/run/mmpolicy/knobs.json"  # The kernel knobs to restore if the run is killed.
-LIVE = "/run/mmpolicy/ab.json"  # The file with the current progress of the run.
-FOLDER = "/var/lib/mmpolicy/ab"  # The directory for the samples of runs without a terminal.
+# file with the kernel's knobs to restore if the run is killed
+RECOVERY = "/run/mmpolicy/knobs.json"
+LIVE = "/run/mmpolicy/ab.json"  # file with the progress of the running experiment
+FOLDER = "/var/lib/mmpolicy/ab"  # directory for the samples of detached runs
 RESTORE = "ab restore, pid "
-RUN = "ab run, pid "  # The lock file's text begins with this while `ab run` holds the lock.
+RUN = "ab run, pid "  # beginning of the text in the lock file while `ab run` holds the lock
 BENCH = "bench, pid "
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
-# How long to wait for a run to restore its settings and end, and the interval between checks.
+# seconds to wait until a run has restored its settings and ended, and seconds between checks
 PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.1
 
 
 def is_ours(key: Key) -> bool:
-    """Return whether a setting is reserved for the experiment."""
+    """Return whether an entry of the state is reserved for the experiment."""
     if isinstance(key, Profile):
         return key.name in PROFILES.values()
     if isinstance(key, Setting):
@@ -37,20 +38,22 @@ def is_ours(key: Key) -> bool:
 
 
 def running(tree: Tree) -> str:
-    """Return which process runs an experiment, such as `ab run, pid 7`; empty if none does."""
+    """Return the process that runs an experiment, as text such as `ab run, pid 7`; "" if none
+    does.
+    """
     holder = tree.holder(LOCK)
     return holder if holder.startswith((RUN, BENCH)) else ""
 
 
 def live(tree: Tree) -> dict[str, Any]:
-    """Return the recorded progress of the run; empty if no run is in progress."""
+    """Return the progress that the running experiment has recorded; {} if none runs."""
     if not running(tree).startswith(RUN):
         return {}
     return tree.record(LIVE)
 
 
 def declared(tree: Tree, now: State, target: State) -> State:
-    """Return a target state that leaves the settings of a running experiment as they are now."""
+    """Return a target state in which the entries of a running experiment are as they are now."""
     target = wanted_now(tree, target)
     if not running(tree) or not has_arms(now):
         return target
@@ -59,7 +62,7 @@ def declared(tree: Tree, now: State, target: State) -> State:
 
 
 def has_arms(state: State) -> bool:
-    """Return whether the experiment compares policies, rather than only knobs of the kernel."""
+    """Return whether the experiment compares policies, and not only the kernel's own knobs."""
     return any(Profile(name) in state for name in PROFILES.values())
 
 

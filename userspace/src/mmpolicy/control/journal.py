@@ -22,16 +22,16 @@ FOLDER = "/var/lib/mmpolicy"
 JOURNAL = f"{FOLDER}/journal.jsonl"
 APPLIED = f"{FOLDER}/applied.toml"
 VERSION = 2
-# Once the file exceeds this size in bytes, only this many of the last entries are kept.
+# If the file has more bytes than MOST_BYTES, only the last KEPT entries are kept.
 MOST_BYTES, KEPT = 4 << 20, 1000
-LOOKED_AT = 100  # The highest number is searched for in this many lines at the end of the file.
-UNSET = "4294967295"  # The kernel's value for the login uid of a process that has no login session.
+LOOKED_AT = 100  # lines at the end of the file in which the highest number is searched
+UNSET = "4294967295"  # login uid of a process without a login session, as the kernel shows it
 HINT = "mmpolicy apply FILE, or mmpolicy set, sets the state that you want"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One change in the journal, with the changed entries before and after it."""
+    """One change in the journal, with the values before and after it."""
 
     number: int
     time: str
@@ -40,7 +40,7 @@ class Entry:
     who: dict[str, int]
     done: StateChange
     note: str = ""
-    # True if the change has begun and not ended; then `done` holds the requested writes.
+    # True if the change has begun and not ended; `done` then holds what was requested
     open: bool = False
 
     def line(self) -> str:
@@ -48,11 +48,11 @@ class Entry:
         return f"{self.command} by {self.people()}: {'; '.join(self.told())}"
 
     def people(self) -> str:
-        """Return the users that made the change, such as `uid 0, sudo uid 1000`."""
+        """Return the users who made the change, as text such as `uid 0, sudo uid 1000`."""
         return ", ".join(f"{name} {number}" for name, number in self.who.items())
 
     def told(self) -> list[str]:
-        """Return a description of each entry that the change altered."""
+        """Return one line of text for each entry that the change altered."""
         before, after = self.done
         note = "was interrupted; it had asked for:" if self.open else self.note
         return [note] * bool(note) + [
@@ -100,7 +100,9 @@ def boot_of(tree: Tree) -> str:
 
 
 def _who(tree: Tree) -> dict[str, int]:
-    """Return the acting user, and the users who called sudo and who logged in."""
+    """Return the ids of the acting user, of the user who called sudo, and of the user who logged
+    in.
+    """
     login = "/proc/self/loginuid"
     found = {
         "uid": str(os.getuid()),
@@ -111,9 +113,9 @@ def _who(tree: Tree) -> dict[str, int]:
 
 
 def read_journal(tree: Tree, bad: Callable[[int, Exception], None]) -> list[Entry]:
-    """Return all readable changes, the oldest first; call `bad` for each damaged line.
+    """Return all readable changes, the oldest first; call bad() for each damaged line.
 
-    A change has one line when it begins and one when it has ended; the last one counts.
+    A change has one line when it begins and another when it has ended; the last line counts.
     """
     if not tree.exists(JOURNAL):
         return []
@@ -129,7 +131,7 @@ def read_journal(tree: Tree, bad: Callable[[int, Exception], None]) -> list[Entr
 
 
 def whatever(_number: int, _err: Exception) -> None:
-    """Ignore a damaged line of the journal."""
+    """Do nothing about a damaged line of the journal; for read_journal()."""
 
 
 def damaged(tree: Tree, number: int, why: Exception) -> Error:
@@ -139,10 +141,10 @@ def damaged(tree: Tree, number: int, why: Exception) -> Error:
 
 
 def whole_journal(tree: Tree) -> list[Entry]:
-    """Return all changes; raise an error if one of them is unreadable.
+    """Return all changes; raise an error if one of them cannot be read.
 
-    A line that a crash truncated is ignored, unless it is the last one: then the effect of the
-    last change is unknown.
+    A line that a crash has cut short is ignored, unless it is the last one: then the effect of the
+    last change is not known.
     """
     found: dict[int, Exception] = {}
     entries = read_journal(tree, found.__setitem__)
@@ -163,7 +165,7 @@ def _kept(tree: Tree, entry_of: Callable[[int], Entry]) -> Entry:
 
     text = tree.append(JOURNAL, line_of)
     if len(text) > MOST_BYTES:
-        with suppress(Error):  # the disk is full
+        with suppress(Error):  # fails if the disk is full
             tree.keep(JOURNAL, "".join(f"{line}\n" for line in text.splitlines()[-KEPT:]))
     return made[0]
 
@@ -172,7 +174,9 @@ def record(
     tree: Tree, command: str, done: StateChange, note: str = "", begun: Entry | None = None,
     is_open: bool = False,
 ) -> Entry | None:  # fmt: skip
-    """Append a change to the journal. Skip an empty one, unless it ends a change that was begun."""
+    """Append a change to the journal. An empty change is skipped, unless it ends one that was
+    begun.
+    """
     keys = changed_keys(*done)
     if not keys and not note and not begun:
         return None
@@ -189,7 +193,7 @@ def record(
 
 
 def _last_number(text: str) -> int:
-    """Return the highest number of a change in the journal's text, 0 without one."""
+    """Return the highest number of a change in the text of the journal; 0 without one."""
     numbers = [0]
     for line in text.splitlines()[-LOOKED_AT:]:
         try:
@@ -200,7 +204,7 @@ def _last_number(text: str) -> int:
 
 
 def part_of(now: State, entry: Entry) -> StateChange:
-    """Return which of the requested writes of an interrupted change are in force now."""
+    """Return those of the requested writes of an interrupted change that are in force now."""
     new = {key.name for key in entry.done.after if isinstance(key, Profile)}
     keys = {*changed_keys(*entry.done)}
     keys |= {key for key in now if isinstance(key, Setting) and key.profile in new}
@@ -217,19 +221,17 @@ def _in_force(tree: Tree) -> list[Entry]:
 
 
 def known_state(tree: Tree) -> State:
-    """Return what this command has set since the module was loaded or reset."""
+    """Return the values that this command has set since the module was loaded or reset."""
     return _together([entry.done for entry in _in_force(tree)]).after
 
 
 def cut_off(tree: Tree) -> Entry | None:
-    """Return the last change that has begun and not ended, or None."""
+    """Return the last change that has begun and not ended; None if there is none."""
     return next((entry for entry in reversed(_in_force(tree)) if entry.open), None)
 
 
 def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChange]:
-    """Return the last change, or all changes after one with a given number, and their joint
-    effect.
-    """
+    """Return the last change, or all changes after a given number, and their joint effect."""
     known = whole_journal(tree)
     if known and after not in (None, known[0].number - 1, *(each.number for each in known)):
         raise Error(f"no change {after} is known", Exit.USAGE, "mmpolicy log lists them")
@@ -245,7 +247,7 @@ def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChang
 
 
 def _together(changes: Sequence[StateChange]) -> StateChange:
-    """Return the joint effect on the state of changes that were made one after the other."""
+    """Return the joint effect of several changes that were made one after the other."""
     before: State = {}
     after: State = {}
     seen = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The keys of a state: every entry that can be set has a type, a checked name and a path.
 
-A name may come from an operator, a manifest or the journal. It is checked before it becomes part
-of a path.
+A name may come from the user, a manifest or the journal. It is checked before it becomes part of a
+path.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ EXPERIMENT = f"{CONTROL}/experiment"
 DEFAULT = "default"
 NO_ARM = "none"
 NO_SHADOW = "none"
-PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")  # the kernel's own rule
+# names that the module accepts for a profile
+PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 NO_PROFILES = (NO_ARM, "create", "delete", "experiment", "measure")
-MANIFESTS = "/etc/mmpolicy"  # what mmpolicy.service applies
+MANIFESTS = "/etc/mmpolicy"  # directory of the manifests that mmpolicy.service applies
 UNIT_NAME = re.compile(r"[\w:.\\@-]{1,240}\.service", re.ASCII)
-# The form of the names of points, policies and knobs.
+# form of the names of points, policies and knobs
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
@@ -49,7 +50,7 @@ def _check_numbers(*numbers: int) -> None:
 
 @dataclass(frozen=True)
 class Lease:
-    """The lease, in milliseconds."""
+    """The lease; its value is in milliseconds."""
 
     path = f"{CONTROL}/lease_ms"
 
@@ -61,7 +62,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class ExperimentFile:
-    """One file in the kernel's directory of the experiment."""
+    """One file in the module's directory of the experiment."""
 
     name: str
 
@@ -82,7 +83,7 @@ class ExperimentFile:
 
 @dataclass(frozen=True)
 class Profile:
-    """The existence of a profile; its value in a state is an empty string."""
+    """A profile itself, without its settings; its value in a state is ""."""
 
     name: str
 
@@ -103,11 +104,11 @@ class Profile:
 
 @dataclass(frozen=True)
 class Setting:
-    """A knob of a policy or of a point, or the policy that is chosen for a point."""
+    """A knob of a policy or of a point, or the choice of a point's policy."""
 
     profile: str
     point: str
-    policy: str  # The policy is empty if the setting belongs to the point itself.
+    policy: str  # "" if the setting belongs to the point itself
     name: str
 
     def __post_init__(self) -> None:
@@ -122,12 +123,14 @@ class Setting:
 
     @property
     def is_shadow(self) -> bool:
-        """Return whether this setting names the shadow: a policy that is asked and not obeyed."""
+        """Return whether this setting chooses the shadow: a second policy that is asked and not
+        obeyed.
+        """
         return not self.policy and self.name == "shadow"
 
     @property
     def off(self) -> str | None:
-        """Return the value at stock; None for a knob, whose default the module reports."""
+        """Return the value at stock; None for a knob, as only the module knows its default."""
         return "stock" if self.is_choice else NO_SHADOW if self.is_shadow else None
 
     @property
@@ -162,7 +165,7 @@ def choice(profile: str, point: str) -> Setting:
 
 @dataclass(frozen=True)
 class CgroupBinding:
-    """The binding of a cgroup to a profile; the cgroup is known by its id, an inode number."""
+    """The binding of a cgroup, known by its id, which is an inode number."""
 
     number: int
 
@@ -182,12 +185,10 @@ class CgroupBinding:
 
 @dataclass(frozen=True)
 class ProcessBinding:
-    """The binding of a process. Its start time distinguishes it from a later process of that
-    number.
-    """
+    """The binding of a process. Its start time tells it from a later process with the same PID."""
 
     number: int
-    start: int  # in ticks since boot
+    start: int  # start time in ticks since boot
 
     def __post_init__(self) -> None:
         """Refuse an invalid id."""
@@ -205,7 +206,7 @@ class ProcessBinding:
 
 @dataclass(frozen=True)
 class UnitBinding:
-    """The binding of a service to a profile at each of its starts, by a manifest of its own."""
+    """The binding of a systemd unit to a profile at each start, by a manifest of its own."""
 
     unit: str
 
@@ -228,7 +229,7 @@ class UnitBinding:
 
 @dataclass(frozen=True)
 class AbsentCgroup:
-    """A cgroup that a manifest binds and that does not exist, so nothing is written for it."""
+    """A cgroup that a manifest binds and that does not exist; nothing is written for it."""
 
     given: str
 

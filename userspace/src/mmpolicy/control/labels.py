@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The names of the entries of a state, in text for people and in JSON."""
+"""The names of the entries of a state, as text and in JSON."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import CONTROL, Tree
 
-DIGITS = 12  # The number of digits of a SHA-256 that are shown to people.
+DIGITS = 12  # digits of a SHA-256 that are shown
 
 
 def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
     """Return the paths of cgroups by id; the cgroup tree is walked only if a key needs it.
 
-    Where cgroup v2 is not mounted, the result is empty, and the ids are shown.
+    Without cgroup v2, the result is empty, and ids are shown in place of paths.
     """
     if not any(isinstance(key, CgroupBinding) for key in keys):
         return {}
@@ -40,7 +40,7 @@ def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
 
 
 def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
-    """Return the name of a key for people; `paths` are those of cgroups by id, if known."""
+    """Return the name of a key as text. paths: paths of cgroups by id, if known."""
     if isinstance(key, CgroupBinding):
         gone = f"{key.number} (gone)" if paths is not None else str(key.number)
         return f"cgroup {(paths or {}).get(str(key.number), gone)}"
@@ -60,7 +60,9 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
 
 
 def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
-    """Return the name of a key in JSON: its path in the control tree, unless it shares one."""
+    """Return the name of a key in JSON: its path in the control tree, or its text if other keys
+    share that path.
+    """
     if isinstance(key, (CgroupBinding, ProcessBinding, AbsentCgroup, Profile, LoadedPolicy)):
         return label_of(key, paths)
     return key.path
@@ -76,7 +78,9 @@ def shown(key: Key, value: str | None) -> str:
 
 
 def telling_keys(before: State, after: State) -> list[Key]:
-    """Return the changed keys, without the settings of profiles that were created or deleted."""
+    """Return the changed keys, without the settings of a profile that was created or deleted as a
+    whole.
+    """
     keys = changed_keys(before, after)
     whole = {key.name for key in keys if isinstance(key, Profile)}
     return [key for key in keys if not (isinstance(key, Setting) and key.profile in whole)]

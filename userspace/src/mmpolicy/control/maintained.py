@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The record of the `maintain` process of this host, so that other commands can show its work.
+"""The record of the `maintain` process of this host, by which other commands show its work.
 
 Only one process runs at a time. It updates its record while it holds a lock, which the kernel
-releases when the process dies. A record without the lock is out of date and ignored.
+releases when the process dies. Without the lock, a record is out of date and ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOLDER = "maintain, pid "
 
 
 def live(tree: Tree) -> dict[str, Any]:
-    """Return the record of the running `maintain` process; empty if none runs."""
+    """Return the record of the running `maintain` process; {} if none runs."""
     if not tree.holder(LOCK).startswith(HOLDER):
         return {}
     return tree.record(LIVE)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Manifests: the whole state as one TOML file, with cgroups by path.
 
-An entry that a manifest does not name becomes stock, off or is deleted. Exceptions stay as they
-are: knobs, as only the kernel knows their defaults, bindings of processes, which no file can name,
-bindings that another program owns, and loaded policies in BPF.
+An entry that a manifest does not name becomes stock or off, or is deleted. Four kinds of entries
+stay as they are: knobs, as only the kernel knows their defaults; bindings of processes, which no
+file can name; bindings that another program owns; and loaded policies in BPF.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ VERSION = "1"
 TABLES = ("bindings", "experiment", "maintain", "policies", "profiles")
 OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_ARM}
 WHOLE_HOST = "0"
-# The bounds of the CPU budget of `maintain`, in percent of one CPU.
+# smallest and largest CPU budget of `maintain`, in percent of one CPU
 LEAST_CPU, MOST_CPU = 0.1, 100.0
-# A service, by name or by its path as `save` prints it; not one of a user or in a container.
+# name of a system service, or its path as `save` prints it; not one of a user or a container
 SERVICE = re.compile(r"(?:/(?:[\w:.\\-]+\.slice/)+)?([\w:.\\@-]+?)(?:\.service)?")
 OTHER = re.compile(r".*\.(slice|scope|socket|mount|swap|target|timer|device|path)")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -82,11 +82,13 @@ class Maintained(NamedTuple):
     """The part of a manifest that configures `maintain`."""
 
     cpu: float | None  # percent
-    services: list[str]  # units and cgroups
+    services: list[str]  # names of units and cgroups
 
 
 class Manifest:
-    """The state that one or more files ask for; of files that name one entry, the last one wins."""
+    """The state that one or more files ask for. If several files name an entry, the last file
+    counts.
+    """
 
     def __init__(self, name: str, files: Sequence[tuple[str, str]]) -> None:
         self.name = name
@@ -96,14 +98,14 @@ class Manifest:
         for file, text in files:
             self._entries |= _entries(file, text)
             self._places |= {key: (file, line) for key, line in key_lines(text).items()}
-        self._cgroups: dict[int, str] = {}  # The name in the manifest of each cgroup, by its id.
+        self._cgroups: dict[int, str] = {}  # name that the manifest has for each cgroup, by its id
         self._absent_scope = ""
 
     @classmethod
     def read(cls, name: str, bad: Callable[[Error], None] | None = None) -> Manifest:
         """Return the manifest in a file, or in all *.toml files of a directory.
 
-        If there is a callback, it gets the errors of files that cannot be read, which are skipped.
+        bad(): called with the error of each file that cannot be read; such files are then skipped.
         """
         files = []
         for path in files_of(name):
@@ -120,12 +122,14 @@ class Manifest:
 
     @classmethod
     def applied(cls, tree: Tree) -> Manifest | None:
-        """Return the manifest that was applied last, None if there is none."""
+        """Return the manifest that was applied last; None if there is none."""
         name = str(tree.real(APPLIED))
         return cls(name, [(name, tree.read(APPLIED))]) if tree.exists(APPLIED) else None
 
     def without(self, message: str) -> Manifest | None:
-        """Return the manifest without the file that an error names; None if it names none."""
+        """Return the manifest without the file that an error message names; None if
+        it names none.
+        """
         rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
         return Manifest(self.name, rest) if len(rest) < len(self.files) else None
 
@@ -139,12 +143,16 @@ class Manifest:
         return tomli_w.dumps(data)
 
     def declare(self, tree: Tree, paths: Sequence[str]) -> None:
-        """Add files to it, and let `verify` compare with all; undeclare() takes a profile out."""
+        """Add files to the manifest that `verify` compares with. undeclare() removes a profile
+        from it.
+        """
         files = [*self.files, *((path, tree.read(path)) for path in paths)]
         tree.keep(APPLIED, Manifest(self.name, files).text(), 0o644)
 
     def bindings(self, bad: Callable[[Error], None]) -> dict[str, str]:
-        """Return the profile of each cgroup by its name in the files; call `bad` for errors."""
+        """Return the profile of each cgroup, by its name in the files; call bad() for invalid
+        entries.
+        """
         found = {}
         for key in self._entries:
             if key[0] == "bindings" and len(key) == 2:
@@ -156,7 +164,7 @@ class Manifest:
         return found
 
     def _line(self, key: TomlKey) -> str:
-        """Return `FILE:LINE: ` of the first line that sets the key, or `FILE: ` if none does."""
+        """Return `FILE:LINE: ` of the first line that sets a key; `FILE: ` if no line does."""
         places = [at for each, at in self._places.items() if each[: len(key)] == key]
         return "{}:{}: ".format(*min(places)) if places else f"{self.name}: "
 
@@ -169,7 +177,9 @@ class Manifest:
 
     @contextmanager
     def _at(self, key: TomlKey) -> Iterator[None]:
-        """Put a key's line in front of the errors in this block, and make them exit with 1."""
+        """Put the line of a key in front of errors raised in this block, and let them
+        exit with 1.
+        """
         try:
             yield
         except Error as err:
@@ -180,8 +190,8 @@ class Manifest:
     def target(self, tree: Tree, now: State) -> State:
         """Return the state that the manifest asks for, given the current state of the host.
 
-        A cgroup that does not exist gets a key of its own, for which nothing is written. Without
-        any manifest file, the current state is the target.
+        For a cgroup that does not exist, it contains an AbsentCgroup. Without any manifest file,
+        it is the current state.
         """
         if not self._entries:
             return dict(now)
@@ -197,8 +207,8 @@ class Manifest:
         self._absent = {key.name for key in sources if key not in now}
         self._finder = Finder(tree)
         self._units = Units(tree, partial(cgroup_paths, tree))
-        # An instance that the manifest names goes before its template, whatever their order in the
-        # file.
+        # an instance that the manifest names comes before its template, whatever their order in
+        # the file
         for key, value in sorted(self._entries.items(), key=lambda each: not _of_template(each[0])):
             with self._at(key):
                 state |= self._entry(tree, now, key, value)
@@ -211,7 +221,7 @@ class Manifest:
             raise Error(text, Exit.FAILED, "start the service of this cgroup, or correct the path")
 
     def no_cgroup(self, key: AbsentCgroup) -> Error:
-        """Return the error for a cgroup of the manifest that does not exist."""
+        """Return the error about a cgroup of the manifest that does not exist."""
         line, unit = self._line(("bindings", key.given)), service_of(key.given)
         skip = "or apply with --skip-missing"
         if not unit or not self._units.files:
@@ -267,7 +277,7 @@ class Manifest:
     def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
         """Return the part of the state that one entry of the manifest asks for."""
         table, *rest = key
-        # An empty table is a profile in which all points are at stock.
+        # an empty table stands for a profile with all points at stock
         if table == "profiles" and len(rest) == 1 and value == {}:
             return {Profile(rest[0]): ""}
         if key == ("version",):
@@ -285,21 +295,22 @@ class Manifest:
             return {Profile(profile): "", setting: _word(value)}
         if table == "experiment" and len(rest) == 1 and ExperimentFile(rest[0]) in now:
             return {ExperimentFile(rest[0]): self._scope(rest[0], _word(value))}
-        if table == "maintain" and rest:  # The kernel has no setting for `maintain`.
+        if table == "maintain" and rest:  # the module has no setting for `maintain`
             _maintained(rest, value)
             return {}
         if table in TABLES and not rest and value == {}:
             return {}
-        if table == "policies" and rest:  # The method sources() has checked these entries.
+        if table == "policies" and rest:  # sources() has checked these entries
             return {}
         known = ["version", *TABLES, *map(_path_in_file, now)]
         pick("entry of a manifest", ".".join(key), [each for each in known if each])
         raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
 
     def _cgroups_of(self, given: str) -> list[CgroupBinding | AbsentCgroup]:
-        """Return the cgroups that a name in a manifest means; a template means all its instances.
+        """Return the cgroups that a name in a manifest stands for; for a template, those of all
+        its instances.
 
-        A service whose cgroup has another path now is found by its name or an alias.
+        A service whose cgroup has another path now is found by its name or by an alias.
         """
         unit = service_of(given)
         try:
@@ -309,7 +320,7 @@ class Manifest:
         if unit and not numbers:
             numbers = list(self._units.running(self._units.primary(unit)).values())
             if is_template(unit) and not numbers and self._units.knows(unit):
-                return []  # no instance runs now
+                return []  # no instance of the template runs now
         self._cgroups |= dict.fromkeys(numbers, given)
         return [*map(CgroupBinding, numbers)] or [AbsentCgroup(given)]
 
@@ -324,7 +335,7 @@ class Manifest:
 
 
 def _maintained(key: list[str], value: Any) -> tuple[str, float]:
-    """Return a service and whether it is maintained; or an empty name and the budget in percent."""
+    """Return a service and whether it is maintained; or "" and the CPU budget in percent."""
     if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
         if not LEAST_CPU <= value <= MOST_CPU:
             text = f"a budget of {value:g} % of a CPU is not within {LEAST_CPU:g} to {MOST_CPU:g}"
@@ -338,7 +349,7 @@ def _maintained(key: list[str], value: Any) -> tuple[str, float]:
 
 
 def service_of(cgroup: str) -> str | None:
-    """Return the service that a manifest's cgroup name means, None for another cgroup."""
+    """Return the service that a cgroup name in a manifest stands for; None for another cgroup."""
     found = SERVICE.fullmatch(cgroup)
     return f"{found[1]}.service" if found and not OTHER.fullmatch(cgroup) else None
 
@@ -349,7 +360,7 @@ def _of_template(key: TomlKey) -> bool:
 
 
 def _toml_key(key: Key) -> TomlKey:
-    """Return the path of a key in a manifest, an empty one if manifests do not have it."""
+    """Return the path of a key in a manifest; () if manifests do not have it."""
     if isinstance(key, Lease):
         return ("lease_ms",)
     if isinstance(key, ExperimentFile):
@@ -364,12 +375,14 @@ def _toml_key(key: Key) -> TomlKey:
 
 
 def _path_in_file(key: Key) -> str:
-    """Return the dotted path of a lease or an experiment file in a manifest, else ""."""
+    """Return the dotted path in a manifest of a lease or a file of the experiment; else ""."""
     return ".".join(_toml_key(key)) if isinstance(key, (Lease, ExperimentFile)) else ""
 
 
 def _left_alone(now: State, names: set[str]) -> State:
-    """Return these profiles with every point at stock, no shadow, and their current knobs."""
+    """Return these profiles with all points at stock, without shadows, and with their current
+    knobs.
+    """
     state: State = {}
     for name in names & set(profiles_of(now)):
         state[Profile(name)] = ""
@@ -387,10 +400,10 @@ def _find_setting(
     value: Any,
     absent: Container[str],
 ) -> Setting:
-    """Return the key of a setting in a manifest; raise an error if the kernel has no such setting.
+    """Return the key of a setting in a manifest; raise an error if the module has no such setting.
 
-    The value is checked by the kernel. The settings of a policy in `absent`, which is still to be
-    loaded, cannot be checked.
+    The kernel checks the value later. absent: policies that will be loaded later, so their
+    settings cannot be checked.
     """
     like = profile if Profile(profile) in now else DEFAULT
     known = list(settings_of(now, like))
@@ -417,10 +430,10 @@ def undeclare(tree: Tree, profile: str) -> None:
 
 
 def save(tree: Tree, state: State) -> str:
-    """Return a manifest that describes a state.
+    """Return the text of a manifest that describes a state.
 
-    It omits a lease, as no command renews it after a boot, cgroups without a name, and bindings
-    that another program owns.
+    It leaves out a lease, as no command renews it after a boot, cgroups without a name, and
+    bindings that another program owns.
     """
     import tomli_w
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's profiles, points, policies and knobs, as they are found in the control tree."""
+"""Profiles, points, policies and knobs of the module, as its control tree shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Knobs = dict[str, Setting]  # by name
 
 
 class About(NamedTuple):
-    """The description of a knob by the module: its bounds and its default."""
+    """The module's description of a knob: bounds, default, unit and meaning."""
 
     min: int
     max: int
@@ -33,7 +33,7 @@ class About(NamedTuple):
 
 
 def about(tree: Tree, knob: Setting) -> About | None:
-    """Return the module's description of a knob; None if the module is too old for one."""
+    """Return the module's description of a knob; None if the module is too old to have one."""
     path = f"{KNOBS}/{knob.inside}"
     if not tree.is_dir(path):
         return None
@@ -43,13 +43,13 @@ def about(tree: Tree, knob: Setting) -> About | None:
 
 
 def is_as_created(tree: Tree, key: Setting, value: str) -> bool:
-    """Return whether a setting of a new profile has this value without a write."""
+    """Return whether a setting has this value in a new profile without a write."""
     told = about(tree, key)
     return value == (str(told.default) if told else key.off)
 
 
 class Point(NamedTuple):
-    """One kernel decision in one profile, with its policies and knobs."""
+    """One point in one profile, with its policies and knobs."""
 
     profile: str
     name: str
@@ -74,7 +74,9 @@ class Point(NamedTuple):
         return {name: told for name, told in found.items() if told}
 
     def find_knob(self, policy: str, knob: str) -> Setting:
-        """Return a knob by name: one of the policy comes first, then one common to the point."""
+        """Return a knob by name: a knob of the policy, or else one that all policies of the point
+        share.
+        """
         found = self.common | self.knobs.get(policy, {})
         owners = [owner for owner, knobs in self.knobs.items() if knob in knobs]
         if knob not in found and owners:
@@ -85,7 +87,9 @@ class Point(NamedTuple):
 
 
 def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
-    """Return the active policy and all policies in a text like `stock [fixed] never`."""
+    """Return the active policy and all policies in a file with a text such as `stock [fixed]
+    never`.
+    """
     words = tree.read(path).split()
     marked = [word.strip("[]") for word in words if word.startswith("[")]
     if len(marked) != 1:
@@ -95,19 +99,21 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
 
 
 def lacking(tree: Tree, point: str, policy: str = "") -> str:
-    """Return why this kernel lacks a point or one of its policies; empty if it has it."""
+    """Return why this kernel cannot have a point, or one of its policies; "" if it can."""
     path = f"{CONTROL}/policies/{point}/{policy}" if policy else f"{CONTROL}/points/{point}"
     return tree.read(path).partition("unavailable: ")[2] if tree.exists(path) else ""
 
 
 def lacking_policies(tree: Tree, point: Point) -> dict[str, str]:
-    """Return the policies of a point that this kernel does not support, with the reasons."""
+    """Return the policies of a point that this kernel cannot have, with the reasons."""
     found = {name: lacking(tree, point.name, name) for name in point.policies}
     return {name: reason for name, reason in found.items() if reason}
 
 
 def check_loaded(tree: Tree) -> str:
-    """Return the state of the module, such as `stock` or `active`."""
+    """Return the state of the module, such as `stock` or `active`; raise an error if it is not
+    loaded.
+    """
     if tree.is_dir(CONTROL):
         return tree.read(f"{CONTROL}/state")
     loaded = tree.exists(MODULE_DIR)
@@ -119,7 +125,7 @@ def check_loaded(tree: Tree) -> str:
 
 
 def lease_of(tree: Tree) -> dict[str, int]:
-    """Return length and remaining time of the lease in ms; empty without a lease."""
+    """Return length and remaining time of the lease in ms; {} if the module has no leases."""
     names = ("lease_ms", "lease_left_ms") if tree.exists(f"{CONTROL}/lease_ms") else ()
     return {name: int(tree.read(f"{CONTROL}/{name}")) for name in names}
 

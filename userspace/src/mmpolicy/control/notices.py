@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Notices for an operator about changes and experiments that run, or that were left unfinished."""
+"""Notices about changes, experiments and trials that were left unfinished, or that run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mmpolicy.host.files import Tree
 
 
 class Notice(NamedTuple):
-    """A notice about an unfinished change or run, with the command that finishes it."""
+    """A notice about something left unfinished, with the command that finishes or undoes it."""
 
     name: str
     text: str
@@ -29,10 +29,12 @@ class Notice(NamedTuple):
 
 
 def half_made(tree: Tree) -> Notice | None:
-    """Return a notice of a change whose process was killed; None while its process still runs."""
+    """Return a notice about a change whose process was killed; None while the process
+    still runs.
+    """
     try:
         entry = None if tree.holder(LOCK) else cut_off(tree)
-    except Error:  # Users other than root may not read the journal.
+    except Error:  # only root may read the journal
         return None
     return told_of(entry) if entry else None
 
@@ -45,7 +47,7 @@ def told_of(entry: Entry, verb: str = "revert") -> Notice:
 
 
 def knobs_left(tree: Tree) -> Notice | None:
-    """Return a notice of kernel knobs that a killed experiment did not restore."""
+    """Return a notice about kernel knobs that a killed experiment has not restored."""
     if not tree.exists(RECOVERY) or tree.holder(RUNS):
         return None
     text = "a killed experiment has left knobs of the kernel changed"
@@ -53,7 +55,7 @@ def knobs_left(tree: Tree) -> Notice | None:
 
 
 def proofs(tree: Tree) -> Iterator[Notice]:
-    """Yield a notice of each setting that `try --watch` left at stock or took back."""
+    """Yield a notice about each setting that `try --watch` has left at stock, or has undone."""
     for each in left_at_stock(tree):
         text = f"{each.cgroup} is at stock, as try --watch was killed while it compared with stock"
         hint = f"mmpolicy try --watch {each.percent:g}% applies the setting again, and goes on"
@@ -64,7 +66,7 @@ def proofs(tree: Tree) -> Iterator[Notice]:
 
 
 def untested(tree: Tree) -> Iterator[Notice]:
-    """Yield a notice of each setting whose test by `try --watch` ended with a boot."""
+    """Yield a notice about each kept setting that `try --watch` no longer tests since a boot."""
     for each in ended_by_boot(tree):
         text = f"since a boot, try --watch no longer tests the setting of {each.cgroup}"
         hint = f"mmpolicy try --watch {each.percent:g}% --trial {each.trial} goes on"
@@ -72,7 +74,7 @@ def untested(tree: Tree) -> Iterator[Notice]:
 
 
 def notices(tree: Tree) -> list[Notice]:
-    """Return all of them."""
+    """Return all notices."""
     left = [found for found in (half_made(tree), knobs_left(tree)) if found]
     return [*left, *proofs(tree), *untested(tree)]
 

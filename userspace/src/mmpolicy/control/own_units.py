@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The manifests that bind one service each, which `bind` and `unbind` write and remove."""
+"""Manifests that bind one systemd unit each; `bind` and `unbind` write and remove them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "# Written by mmpolicy bind --unit.\n"
 
 
 def read_units(tree: Tree) -> State:
-    """Return the services that are bound by a manifest of their own; skip unreadable manifests."""
+    """Return the units that such manifests bind; skip manifests that cannot be read."""
     if not tree.is_dir(MANIFESTS):
         return {}
     from mmpolicy import tomllib
@@ -31,9 +31,7 @@ def read_units(tree: Tree) -> State:
 
 
 def put_unit(tree: Tree, key: UnitBinding, profile: str | None) -> None:
-    """Write the manifest that binds a service from its next start on; without a profile, remove
-    it.
-    """
+    """Write the manifest that binds a unit from its next start on; without a profile, remove it."""
     import tomli_w
 
     if profile is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cgroup bindings that another program owns, such as an agent for containers.
 
-An owner has a file that it alone writes, with a line `ID PROFILE PATH` for each cgroup that it
-binds. `apply` does not change these bindings, unless a manifest names the cgroup itself. The files
-are on a file system that is empty after a boot, as cgroup ids are not valid then.
+Each owner has a file, which only this owner writes, with a line `ID PROFILE PATH` for each cgroup
+that it binds. `apply` does not change these bindings, unless a manifest names the cgroup itself.
+The files are on a file system that is empty after a boot, as ids of cgroups are not valid then.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from mmpolicy.host.cgroups import cgroup_id
 from mmpolicy.host.files import Tree
 
 OWNERS = "/run/mmpolicy/owners"
-HOST = "host"  # The owner's name that stands for bindings by manifests.
+HOST = "host"  # name that stands for the manifests of the host, in place of an owner
 
 
 class Owned(NamedTuple):
-    """A binding that its owner wants for as long as the cgroup exists."""
+    """A binding that its owner wants as long as the cgroup exists."""
 
     owner: str
     number: int
@@ -75,14 +75,14 @@ def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
 
 
 def keep_owned(tree: Tree, owner: str, key: CgroupBinding, new: Owned | None) -> None:
-    """Record that an owner has bound a cgroup, or, if `new` is None, unbound it."""
+    """Record that an owner has bound a cgroup; if `new` is None, that it has unbound the cgroup."""
     kept = [each for each in read_owned(tree).values() if each.owner == owner]
     kept = [each for each in kept if each.number != key.number] + ([new] if new else [])
     tree.keep(f"{OWNERS}/{owner}", "".join(each.line() for each in kept), 0o644)
 
 
 def lost(now: State, target: State, owned: Collection[Owned]) -> dict[str, int]:
-    """Return by owner how many bindings of existing cgroups are not in force."""
+    """Return for each owner how many of its bindings of existing cgroups are not in force."""
     counts = Counter({HOST: 0})
     for each in owned:
         counts[each.owner] += now.get(CgroupBinding(each.number)) != each.profile

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Policies that are BPF programs, as the module lists them in its slots.
 
-The kernel does not know from which file a program was loaded, so a record is written at loading.
+The kernel does not know from which file a program was loaded, so a record of it is written at
+loading.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from mmpolicy.host.disk import read_given_bytes
 from mmpolicy.host.files import CONTROL, Tree
 
 SLOTS = f"{CONTROL}/bpf"
-# This directory is empty after a boot, when the programs are gone, too.
+# directory that is empty after a boot, when the programs are gone, too
 RECORDS = "/run/mmpolicy/policies"
-UNKNOWN = "unknown"  # The file name that is shown for a program that this command did not load.
+UNKNOWN = "unknown"  # shown in place of a file name for a program that this command has not loaded
 UNLOAD_ALL = "mmpolicy policy unload --all"
 
 
@@ -25,9 +26,9 @@ class Program(NamedTuple):
 
     name: str
     point: str
-    program: int  # The id of the program, as bpftool shows it.
-    clamped: int  # answers that were cut
-    error: str  # The last error of the program before the kernel stopped it.
+    program: int  # id of the BPF program, as bpftool shows it
+    clamped: int  # number of answers out of range, which the module has replaced
+    error: str  # the error that the program has reported, after which the module no longer calls it
 
 
 class Source(NamedTuple):
@@ -48,7 +49,7 @@ def check_available(tree: Tree) -> None:
 
 
 def programs(tree: Tree) -> list[Program]:
-    """Return the loaded policies; empty without the module, or with an old one."""
+    """Return the loaded policies in BPF; [] without the module, or with an old one."""
     if not tree.is_dir(SLOTS):
         return []
     found = []
@@ -74,7 +75,7 @@ def keep_source(tree: Tree, program: Program, source: Source) -> None:
 
 
 def source_of(tree: Tree, program: Program) -> Source | None:
-    """Return the file that a policy was loaded from; None if another program loaded it."""
+    """Return the file that a policy was loaded from; None if another program has loaded it."""
     path = f"{RECORDS}/{program.name}.json"
     if not tree.exists(path):
         return None

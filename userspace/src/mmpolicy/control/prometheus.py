@@ -65,7 +65,7 @@ def families(tree: Tree) -> list[Metric]:
 
 
 class _Source(Collector):
-    """A collector for a Prometheus registry, which calls a function for its metrics."""
+    """A collector for a Prometheus registry that calls a function to get its metrics."""
 
     def __init__(self, find: Callable[[], list[Metric]]) -> None:
         self._find = find
@@ -88,7 +88,9 @@ def text(found: list[Metric]) -> str:
 
 
 def families_or_down(tree: Tree, tell: Callable[[Error], None] = lambda _err: None) -> list[Metric]:
-    """Return all metrics; while the module is not loaded, only those that do not need it."""
+    """Return all metrics; while the module is not loaded, only those that do not need
+    the module.
+    """
     try:
         return families(tree)
     except Error as err:
@@ -101,7 +103,7 @@ def _up(value: int) -> Metric:
 
 
 def _left(tree: Tree) -> Iterator[Metric]:
-    """Yield metrics about running and unfinished changes and experiments, which need no module."""
+    """Yield metrics that need no module: running and unfinished changes and experiments."""
     told = "1: mmpolicy ab run is at work."
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
     yield from _experiment(live(tree))
@@ -116,8 +118,8 @@ def _left(tree: Tree) -> Iterator[Metric]:
 
 
 def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
-    """Yield the current block of the experiment, so that an application's metrics can be split by
-    it.
+    """Yield the current block of the experiment, by which metrics of an application
+    can be split.
     """
     if "block" not in now:
         return
@@ -147,7 +149,7 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
 
 
 def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
-    """Yield the results of the running `maintain` by service."""
+    """Yield the results of the running `maintain`, by service."""
     start = f"{MODULE}_maintain"
     yield GaugeMetricFamily(f"{start}_running", "1: mmpolicy maintain is at work.", int(bool(now)))
     if not now:
@@ -198,7 +200,7 @@ def _proofs(tree: Tree) -> Iterator[Metric]:
 
 
 def _huge(tree: Tree) -> Iterator[Metric]:
-    """Yield the memory in huge pages of each cgroup, under the metric names that CRI-O uses."""
+    """Yield the memory in huge pages of each cgroup, under the metric names of CRI-O."""
     cgroups = huge_of_cgroups(tree)
     for kind in KINDS:
         told = f"Memory of the kind {kind} in transparent huge pages."
@@ -266,7 +268,7 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
     bound = GaugeMetricFamily(
         f"{MODULE}_bound", "What is bound to a profile.", labels=["profile", "kind"]
     )
-    # The label has the name that cAdvisor's metrics use, so that the two can be joined.
+    # the label is named as in cAdvisor's metrics, so that the two can be joined
     told = "1: the profile that a cgroup is bound to."
     binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):
@@ -280,10 +282,10 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
 
 
 def _drift(tree: Tree, now: State) -> Iterator[Metric]:
-    """Yield the differences from the applied manifest, and from the bindings of owners.
+    """Yield the number of differences from the applied manifest, and from the bindings of owners.
 
-    A binding of a cgroup that does not exist is no difference. An error in the manifest is ignored
-    here, as `verify` reports it.
+    A binding of a cgroup that does not exist is not a difference. An error in the manifest is
+    ignored here, as `verify` reports it.
     """
     target = now
     with suppress(Error):
@@ -331,9 +333,12 @@ def _add_times(
     counts: Mapping[Bucket, float],
     sum_ns: int | None,
 ) -> None:
-    """Add a histogram with buckets of 2^n to 2^(n+1) - 1 ns; the last one also has longer times."""
+    """Add a histogram with a bucket for each factor of two of time; the last one has no upper
+    bound.
+    """
     total = None if sum_ns is None else sum_ns * NS
-    octaves: dict[float, float] = defaultdict(float)  # by where they end
+    # number of times in each factor of two, by its upper end
+    octaves: dict[float, float] = defaultdict(float)
     for (start, _), count in sorted(counts.items()):
         octaves[2.0 ** frexp(start)[1]] += count
     totals = list(accumulate(octaves.values()))

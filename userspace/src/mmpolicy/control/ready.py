@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The checks of `mmpolicy doctor` that need the control tree, and the list of all checks."""
+"""The checks of `mmpolicy doctor` that need the control tree, and the list of all its checks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
 
 
 def check_can_load(facts: Facts) -> Exit:
-    """Return DONE if the module is loaded, or no check has found a reason that it cannot be."""
+    """Return DONE if the module is loaded, or if no check says that it cannot be loaded."""
     wrong = [check(facts).status for check in (check_hooks, check_file)] if not facts.loaded else []
     return Exit.LACKING if "fail" in wrong else Exit.DONE
 
@@ -48,14 +48,14 @@ def check_loaded(facts: Facts) -> Check:
 
 
 def check_abi(facts: Facts) -> Check:
-    """Check that the module and this command have the same interface number."""
+    """Check that this command knows the ABI number of the module."""
     if not facts.tree.is_dir(CONTROL):
         return Check("abi", "-", "nothing to compare")
     return try_to("abi", "fail", lambda: model.check_abi(facts.tree))
 
 
 def check_permission(facts: Facts) -> Check:
-    """May we change anything?"""
+    """Check that this user may change policies."""
     path = f"{CONTROL}/reset"
     if not facts.tree.exists(path) and facts.tree.is_root():
         return Check("permission", "ok", "you are root")
@@ -72,7 +72,7 @@ def check_counters(facts: Facts) -> Check:
 
 
 def check_left(facts: Facts) -> Check:
-    """Check that no change and no run was left unfinished."""
+    """Check that no change, experiment or trial was left unfinished."""
     found = notices(facts.tree)
     if not found:
         return Check("left", "ok", "no change and no run is left unfinished")
@@ -106,7 +106,7 @@ def check_bpf(facts: Facts) -> Check:
     return Check("bpf", "ok", f"policies in BPF can be loaded; there is: {names or 'none'}")
 
 
-# The checks of the kernel come first, as these use the types that they find (verbs/fit.py).
+# the checks of the kernel come first, as later checks use the types that they find (verbs/fit.py)
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_hooks,
     check_thp,
@@ -126,7 +126,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
 
 
 def verdict(checks: list[Check]) -> Exit:
-    """Return DONE if policies can be chosen now, DENIED if only permission is missing."""
+    """Return DONE if policies can be switched now, DENIED if only the permission is missing."""
     failed = {check.name for check in checks if check.status == "fail"}
     if not failed:
         return Exit.DONE

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Estimate from the counters what a shadow, a policy that is asked and not obeyed, would have
-saved.
-"""
+"""Estimate from counters what a shadow, a policy that is asked and not obeyed, would have saved."""
 
 from __future__ import annotations
 
@@ -14,27 +12,30 @@ from mmpolicy.control.counters import Counters
 from mmpolicy.host.calibration import Calibration
 
 COUNTER = re.compile(r"shadow_(requested|allocated)_order_(\d+)")
-# No folio fits the area, perhaps because an earlier folio of the shadow would be there already.
+# counter: no folio fits here, perhaps because an earlier folio of the shadow would cover the place
 UNSURE = "shadow_reason_no_room"
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """The faults that a shadow was asked about, and how many it would have saved."""
+    """The number of faults that a shadow was asked about, and how many it would have avoided."""
 
     faults: int
     spared_least: int
     spared_most: int
-    pages_least: int  # more than now
+    pages_least: int  # pages that would be allocated in addition to those allocated now
     pages_most: int
-    folios: Mapping[int, int] = field(default_factory=dict, compare=False)  # made, by order
+    # folios that would be allocated, by order
+    folios: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     def as_data(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "folios"}
 
     def saved(self, costs: Calibration) -> list[tuple[float, float]]:
-        """Return the least and the most CPU time that the shadow would save, with its share."""
+        """Return the least and the most CPU time that the shadow would save, each
+        with its share.
+        """
         spared = (self.spared_least, self.spared_most)
         seconds = [
             (bound.saved_s(each, self.folios), bound) for each, bound in zip(spared, costs.bounds())
@@ -42,7 +43,7 @@ class Shadow:
         return [(each, each * 1e9 / (self.faults * bound.ns())) for each, bound in seconds]
 
     def text(self, costs: Calibration | None = None) -> str:
-        """Return the result as text; with the measured costs of faults, it includes CPU time."""
+        """Return the result as text, with CPU time if the costs of faults are known."""
         spared = _between(self.spared_least, self.spared_most)
         low, high = (100 * n / self.faults for n in (self.spared_least, self.spared_most))
         share = _between(f"{low:.0f}", f"{high:.0f}")
@@ -68,8 +69,8 @@ def _between(low: object, high: object) -> str:
 def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
     """Return the result of a point's shadow from its counters; None if it was not asked.
 
-    A fault is saved if an earlier folio of the shadow would already contain its page. Each folio
-    contains a known number of pages, of which at most those with a fault now would be used.
+    A fault would be avoided if an earlier folio of the shadow already contained its page. Each
+    folio contains a known number of pages, of which at most those with a fault now would be used.
     """
     found = {"requested": {}, "allocated": {}}  # type: dict[str, dict[int, int]]
     for name, value in counters.items():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The record of services that the drop-ins of their units bound when they started.
+"""The record of services that were bound when they started, by a drop-in of their unit.
 
-Such a binding repeats what a manifest of the host asks for, so it is not a change for the journal,
-which would also delay the start. The record is empty after a boot.
+Such a binding repeats an entry of a manifest, so it is no change for the journal, which would
+delay the start. The record is empty after a boot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Start(NamedTuple):
 
 
 def read_starts(tree: Tree) -> list[Start]:
-    """Return the services bound since the boot, the oldest first; skip truncated lines."""
+    """Return the services that were bound at a start since boot, the oldest first; skip damaged
+    lines.
+    """
     found = []
     for file in (path for path in (f"{RECORD}.old", RECORD) if tree.exists(path)):
         for line in tree.read(file).splitlines():
@@ -41,10 +43,11 @@ def read_starts(tree: Tree) -> list[Start]:
 
 
 def follow_services(tree: Tree, done: StateChange, now: State, target: State) -> State:
-    """Return the target state of an undone change, adapted to services that have started since.
+    """Return the target state of a rollback, adapted to services that have started since the
+    change.
 
-    Such a service has a new cgroup that the change does not know. It gets what its unit gets, and
-    it is not bound to a profile that will be deleted.
+    Such a service has a new cgroup, which the change does not know. The cgroup gets the profile of
+    its unit, and no profile that the rollback deletes.
     """
     target = dict(target)
     for key in changed_keys(*done):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """Read the whole state of the control tree, plan the writes to another state, and make them.
 
-A state is a flat map from keys to values, so comparing and merging two states is simple.
+A state is a flat map from keys to values, so two states are easy to compare and merge.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Write:
 
     path: str
     value: str
-    key: Key  # The entry of the state that the write changes.
-    result: str | None  # The value of the key after the write; None if the write removes the key.
+    key: Key  # entry of the state that the write changes
+    result: str | None  # value of the entry after the write; None if the write removes it
 
 
 # Reading
@@ -57,8 +57,8 @@ class Write:
 def read_state(tree: Tree) -> State:
     """Return the current state.
 
-    If a profile disappears during the reading, as those of an experiment do when the lease
-    expires, everything is read again.
+    If a profile disappears while it is read, as an experiment's do when the lease expires,
+    everything is read again.
     """
     control = Control(tree)
     profiles = control.profiles()
@@ -113,7 +113,7 @@ def _read_bindings(tree: Tree, profile: str) -> State:
 
 
 def process_key(tree: Tree, pid: int) -> ProcessBinding | None:
-    """Return the key of a process, None if it has ended."""
+    """Return the key of a process; None if it has ended."""
     start = start_of(tree, pid)
     return None if start is None else ProcessBinding(pid, start)
 
@@ -174,7 +174,7 @@ def changed_keys(old: State, new: State) -> list[Key]:
 
 
 def assign(key: Lease | ExperimentFile | Setting, value: str) -> Write:
-    """Return the write that sets a file to a value."""
+    """Return (without making it) the write that sets a file to a value."""
     return Write(key.path, value, key, value)
 
 
@@ -189,7 +189,7 @@ def delete(profile: str) -> Write:
 
 
 def bind(key: Binding, profile: str) -> Write:
-    """Return the write that binds a cgroup or a process and thereby ends an earlier binding."""
+    """Return the write that binds a cgroup or a process, which also ends its earlier binding."""
     return Write(key.path(profile), str(key.number), key, profile)
 
 
@@ -199,7 +199,7 @@ def unbind(key: Binding, profile: str) -> Write:
 
 
 def bind_unit(key: UnitBinding, profile: str | None) -> Write:
-    """Return the write that binds a service from its next start on, or unbinds it."""
+    """Return the write that binds a systemd unit from its next start on, or unbinds it."""
     return Write(key.path, profile or "", key, profile)
 
 
@@ -212,9 +212,9 @@ def perform(tree: Tree, write: Write) -> None:
 
 
 def plan(old: State, new: State) -> list[Write]:
-    """Return the writes that lead from one state to another, empty if they are equal.
+    """Return the writes that lead from one state to another; [] if they are equal.
 
-    Every intermediate state is safe: a lease begins first and ends last, a profile is complete
+    Every state in between is safe: a lease begins first and ends last, a profile is complete
     before anything is bound to it, and knobs are set before their policy is chosen.
     """
     steps = [*_stop(old, new), *_create(old, new), *_settings(old, new), *_bind(old, new)]
@@ -228,7 +228,9 @@ def _differ(old: State, new: State, key: Key) -> bool:
 
 
 def _fixed_while_enabled(old: State, new: State) -> list[ExperimentFile]:
-    """Return the experiment's files that can only be written while the experiment is disabled."""
+    """Return the files of the experiment that differ and can be written only while it
+    is disabled.
+    """
     keys = (key for key in experiment_of(new) if key not in (ENABLED, PERCENT))
     return [key for key in keys if _differ(old, new, key)]
 
@@ -246,7 +248,9 @@ def _create(old: State, new: State) -> Iterator[Write]:
 
 
 def _settings(old: State, new: State) -> Iterator[Write]:
-    """Yield the knobs and policies that differ; the policy of a point comes after its knobs."""
+    """Yield the writes of knobs and policies that differ; the policy of a point
+    follows its knobs.
+    """
     keys = [key for key in new if isinstance(key, Setting)]
     keys.sort(key=lambda key: (key.profile, key.point, key.is_choice, key.order))
     for key in keys:
@@ -255,7 +259,7 @@ def _settings(old: State, new: State) -> Iterator[Write]:
 
 
 def _bind(old: State, new: State) -> Iterator[Write]:
-    """Yield the new and changed bindings, and then those that end."""
+    """Yield the writes of new and changed bindings, and then of those that end."""
     bound = [key for key in old | new if isinstance(key, BINDINGS)]
     for key in bound:
         if _differ(old, new, key):
@@ -267,7 +271,7 @@ def _bind(old: State, new: State) -> Iterator[Write]:
 
 def _experiment(old: State, new: State) -> Iterator[Write]:
     taken = old.get(TREATMENT_ARM, NO_ARM)
-    # The kernel refuses equal arms, so the order of the two writes matters.
+    # the kernel refuses the same profile for both arms, so the order of the two writes matters
     if taken != NO_ARM and taken == new.get(CONTROL_ARM):
         yield assign(TREATMENT_ARM, NO_ARM)
         old = old | {TREATMENT_ARM: NO_ARM}
@@ -311,7 +315,7 @@ def without_gone(tree: Tree, now: State, state: State) -> State:
 def go_to(tree: Tree, state: State, now: State) -> None:
     """Restore a state that was read earlier.
 
-    Bindings of processes and cgroups that have ended since are omitted. Raises an error at the
+    Bindings of processes and cgroups that have ended since are left out. Raises an error at the
     first write that the kernel refuses.
     """
     for write in plan(now, without_gone(tree, now, state)):

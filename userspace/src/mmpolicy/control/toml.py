@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Find the line of each key in a TOML file, which the TOML library does not report."""
+"""Find the line of each key in a TOML file, as the TOML library does not report lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ TomlKey = tuple[str, ...]
 
 
 def leaves(table: Mapping[str, Any], above: TomlKey = ()) -> Iterator[tuple[TomlKey, Any]]:
-    """Yield the full key and the value of each entry that is no table, and of each empty table."""
+    """Yield the full key and the value of each entry that is not a table, and of each
+    empty table.
+    """
     for name, value in table.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*above, name))
@@ -29,11 +31,11 @@ def key_lines(text: str) -> dict[TomlKey, int]:
         start = start if statement else number
         statement += f"{line}\n"
         if any(statement.count(quotes) % 2 for quotes in ('"""', "'''")):
-            continue  # within a long text
+            continue  # the line is inside a text of several lines
         try:
             keys = [key for key, _ in leaves(tomllib.loads(statement))]
         except tomllib.TOMLDecodeError:
-            continue  # The statement continues on the next line.
+            continue  # the statement continues on the next line
         if statement.lstrip().startswith("["):
             (table,) = keys
             keys = [()]

@@ -23,18 +23,18 @@ from mmpolicy.host.knobs import Values, read_knob
 
 FOLDER = "/var/lib/mmpolicy/try"
 LOCK = "/run/mmpolicy/try.lock"
-SYSTEMD = "/run/systemd/system"  # This directory exists if systemd runs the host.
-# The file that sets the kept folio sizes at each boot.
+SYSTEMD = "/run/systemd/system"  # directory that exists if systemd runs this host
+# file by which systemd sets the kept folio sizes at each boot
 BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"
-RUN = "try, pid "  # The lock file's text begins with this while a trial holds the lock.
+RUN = "try, pid "  # beginning of the text in the lock file while a trial holds the lock
 VERSION = 1
 MAINTAIN = "mmpolicy-maintain.service"
 ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
-DONE = "done once"  # a phase, too: it paid, and there is no setting to keep
+DONE = "done once"  # also a phase: the candidate ran once and pays, and there is no setting to keep
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
-AT_STOCK = "at stock"  # The later test by `try --watch` was killed while the cgroup was at stock.
+AT_STOCK = "at stock"  # `try --watch` was killed while the service was at stock
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class Trial:
     name: str
     started: str
     cgroup: str
-    unit: str  # The unit is empty if the cgroup belongs to no service.
+    unit: str  # systemd unit of the cgroup; "" if it belongs to no service
     candidate: str
     treatment: str
-    file: str  # of the samples
+    file: str  # path of the file with the samples
     rule: str
     phase: str = RUNNING
-    profile: str = ""  # that is kept
+    profile: str = ""  # profile that the trial has kept
     exit: int = 0
     page: tuple[str, ...] = ()
     undo: str = ""
-    # The kernel's own settings of folio sizes that the trial has kept.
+    # folio sizes of the kernel that the trial has kept
     sizes: Values = field(default_factory=dict)
-    maintained: bool = False  # kept by a manifest for `maintain`
+    maintained: bool = False  # True if the trial has kept `maintain`, by a manifest
 
     @property
     def path(self) -> str:
@@ -81,7 +81,7 @@ def file_of(profile: str) -> str:
 
 
 def running(tree: Tree) -> str:
-    """Return which process runs a trial, such as `try, pid 7`; empty if none does."""
+    """Return the process that runs a trial, as text such as `try, pid 7`; "" if none does."""
     holder = tree.holder(LOCK)
     return holder if holder.startswith(RUN) else ""
 
@@ -98,7 +98,7 @@ def read_trials(tree: Tree) -> list[Trial]:
 
 
 def standing(tree: Tree, trial: Trial) -> str:
-    """Return which phase a trial has reached, or how the host differs from its result."""
+    """Return the phase of a trial, or how the host now differs from the result of the trial."""
     if trial.phase in (BACK, DONE):
         return trial.phase
     if trial.phase in (RUNNING, KEEPING) and running(tree):
@@ -109,7 +109,7 @@ def standing(tree: Tree, trial: Trial) -> str:
         return CUT_OFF
     watched = watched_of(tree, trial.name)
     if watched and watched.at_stock and watched.running(tree):
-        return KEPT  # but for a block
+        return KEPT  # at stock just for one block
     parts = _parts_kept(tree, trial)
     if all(parts):
         return KEPT
@@ -121,7 +121,7 @@ def standing(tree: Tree, trial: Trial) -> str:
 
 
 def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
-    """Return for each part of a setting that was to be kept whether it is in force."""
+    """Return for each part of a kept setting whether it is in force."""
     if trial.sizes:
         values = (tree.exists(path) and read_knob(tree, path) == value
                   for path, value in trial.sizes.items())  # fmt: skip
@@ -130,9 +130,10 @@ def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
 
 
 def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
-    """Yield of each part of a setting that is kept if it is there, and the command that undoes it.
+    """Yield for each part of a kept setting whether it is in force, and the command that undoes
+    it.
 
-    An unload of the module takes the profile away, but neither its file nor the binding of a unit.
+    Unloading the module removes the profile, but neither its file nor the binding of a unit.
     """
     if trial.maintained:
         yield tree.exists(trial.manifest), f"rm {tree.real(trial.manifest)}"
@@ -140,13 +141,13 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
         return
     try:
         state = read_state(tree)
-    except Error:  # Reading the state fails while the module is not loaded.
+    except Error:  # the state cannot be read while the module is not loaded
         state = {}
     unit, number = trial.unit, cgroup_id(tree, trial.cgroup)
     if unit:
         bound = state.get(UnitBinding(unit)) == trial.profile
         yield bound, f"mmpolicy unbind --unit {shlex.quote(unit)}"
-    if number:  # The number is 0 while the service does not run.
+    if number:  # the number is 0 while the service does not run
         there = state.get(CgroupBinding(number)) == trial.profile
         command = f"mmpolicy unbind --cgroup {shlex.quote(trial.cgroup)}"
         yield there, "" if unit and bound else command
@@ -155,13 +156,15 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
 
 
 def undo_of(tree: Tree, trial: Trial) -> str:
-    """Return the commands that undo what a trial has kept, the parts that are there."""
+    """Return the commands that undo those parts of a kept setting that are in force."""
     parts = [] if trial.sizes else [*_parts_of_setting(tree, trial)]
     return " && ".join(command for there, command in parts if there and command)
 
 
 def drifted(tree: Tree) -> Notice | None:
-    """Return a notice if folio sizes are neither as before the last trial nor as it kept them."""
+    """Return a notice if folio sizes are neither those before the last trial nor those that it has
+    kept.
+    """
     if left := knobs_left(tree):
         return left
     for trial in read_trials(tree)[-1:]:
@@ -173,7 +176,9 @@ def drifted(tree: Tree) -> Notice | None:
 
 
 def withdraw(tree: Tree) -> None:
-    """Mark a trial as taken back if it was killed while keeping sizes that were restored since."""
+    """Record that a trial is undone, if it was killed while keeping sizes that were restored
+    since.
+    """
     for trial in read_trials(tree)[-1:]:
         if trial.sizes and trial.phase == KEEPING:
             if tree.exists(BOOT_FILE):

@@ -2,7 +2,8 @@
 """Bind systemd units to profiles at each start, before their programs run.
 
 The manifests of the host name the units. At boot and at each daemon-reload, systemd runs a
-generator that writes a drop-in for each unit, so removing the manifest's line removes the drop-in.
+generator that writes a drop-in for each unit. So removing a line of a manifest also removes the
+drop-in.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.systemd import Units, unknown_unit
 
 FOLDER = MANIFESTS
-# The `-` lets the unit start even if the binding fails; `+` runs it as root outside the sandbox.
+# with `-` the unit starts even if the binding fails; with `+` the command runs as root outside the
+# sandbox
 DROP_IN = """\
 [Unit]
 After=mmpolicy.service
@@ -29,14 +31,14 @@ ExecStartPre=-+/usr/lib/mmpolicy/bind-service {profile}
 
 
 def host_manifest(tree: Tree, bad: Callable[[Error], None] | None = None) -> Manifest:
-    """Return what mmpolicy.service applies."""
+    """Return the manifest in /etc/mmpolicy, which mmpolicy.service applies."""
     return Manifest.read(str(tree.real(FOLDER)), bad)
 
 
 def generate(folder: str, root: str = "/") -> int:
-    """Write a drop-in for each service that is bound; systemd runs this as a generator.
+    """Write a drop-in for each service that a manifest binds; systemd runs this as a generator.
 
-    An error in a manifest affects its own entry only, and never the boot.
+    An error in a manifest affects only its own entry, and never the boot.
     """
     tree, errors = Tree(root), list[Error]()
     units = units_of(tree)
@@ -60,16 +62,17 @@ def units_of(tree: Tree) -> Units:
 
 
 def named_units(tree: Tree) -> dict[str, str]:
-    """Return the profile of each service and template that a manifest of the host names."""
+    """Return the profile of each service and template that the manifests of the host name."""
     found = host_manifest(tree, lambda _err: None).bindings(lambda _err: None)
     named = {service_of(given): profile for given, profile in found.items()}
     return {unit: profile for unit, profile in named.items() if unit}
 
 
 def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBinding:
-    """Return the key for binding a unit; raise an error if its profile would not exist at boot.
+    """Return the key for binding a unit; raise an error if its profile would not exist after a
+    boot.
 
-    A name that systemd does not know needs `force`, as the binding would never take effect.
+    A name that systemd does not know needs `force`, as its binding would never take effect.
     """
     tree, unit = units.tree, service_of(given)
     if given.endswith(".slice"):
@@ -91,7 +94,7 @@ def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBindi
 
 
 def find_unit(units: Units, given: str) -> UnitBinding:
-    """Return the key of a service that has a manifest of its own."""
+    """Return the key of a unit that was bound with --unit."""
     tree, key = units.tree, UnitBinding(service_of(given) or given)
     if not tree.exists(key.path):
         key = UnitBinding(units.primary(key.unit))

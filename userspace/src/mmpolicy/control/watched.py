@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Records of `try --watch`, which compares a kept setting with stock now and then.
+"""Records of `try --watch`, which compares a kept setting with stock from time to time.
 
-For a short block of time the service runs at stock, and its metrics are compared with those of a
-block with the setting. The record notes a block at stock before it begins. If the process is
-killed, its lock is free while the record still has the block: then the service is still at stock.
+For a short block the service runs at stock, and its metrics are compared with those of a block
+with the setting. The record names the block at stock before it begins. If the process is killed,
+its lock is free while the record still names the block: then the service is still at stock.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
 FOLDER = "/var/lib/mmpolicy/watch"
-# The lock file's text begins with this while `try --watch` holds the lock.
+# beginning of the text in the lock file while `try --watch` holds the lock
 RUN = "try --watch, pid "
 VERSION = 1
 ON, ENDED, GOING_BACK, WENT_BACK = "on", "ended", "going back", "went back"  # phases
-KEEP_S = 28 * 86400.0  # The age in seconds beyond which a pair of blocks is dropped.
+KEEP_S = 28 * 86400.0  # age in seconds from which on a pair of blocks is dropped
 READABLE = 0o644
 
-# An estimated effect with the lower and upper end of its interval, in percent.
+# estimated effect, lower end and upper end of its interval, in percent
 Ends = tuple[float, float, float]
 
 
 class Watch(NamedTuple):
-    """One pair of blocks: its end, and each metric's value at stock and with the setting."""
+    """A pair of blocks: when it ended, and the value of each metric at stock and with
+    the setting.
+    """
 
     at: float  # seconds since 1970
     values: dict[str, tuple[float, float]]
@@ -39,29 +41,29 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True)
 class Watched:
-    """A kept setting that `try --watch` continues to test, and its progress."""
+    """A kept setting that `try --watch` tests further, and the progress of the test."""
 
     trial: str
     cgroup: str
     profile: str
-    percent: float  # The share of the blocks that run at stock, in percent.
+    percent: float  # percentage of the time that the service runs at stock
     metrics: tuple[str, ...]
     guards: tuple[str, ...]
     block_s: float
     washout_s: float
     interval_s: float
     began: str
-    boot: str  # The id of the boot in which its process last worked.
-    # The days that it takes to detect harm, by metric.
+    boot: str  # id of the boot in which the test's process last ran
+    # days until harm is found, by metric
     days: dict[str, float] = field(default_factory=dict)
     phase: str = ON
-    reason: str = ""  # for its end
-    at_stock: int = 0  # The id of the cgroup that runs a block at stock now, else 0.
+    reason: str = ""  # why the test has ended
+    at_stock: int = 0  # id of the cgroup while it runs a block at stock, else 0
     lost: int = 0  # pairs
-    skipped: str = ""  # The reason why the last pair of blocks was skipped.
-    effects: dict[str, Ends] = field(default_factory=dict)  # of the last week
-    pairs: int = 0  # in the last week
-    known: bool = False  # True once an operator has acknowledged that the setting was taken back.
+    skipped: str = ""  # why the last pair of blocks was skipped
+    effects: dict[str, Ends] = field(default_factory=dict)  # effects over the last week, by metric
+    pairs: int = 0  # number of pairs in the last week
+    known: bool = False  # True once the user has acknowledged that the setting was undone
 
     @property
     def path(self) -> str:
@@ -79,8 +81,8 @@ class Watched:
         return f"{FOLDER}/{self.trial}.stop"
 
     def running(self, tree: Tree) -> str:
-        """Return which process tests the setting, such as `try --watch, pid 7`; empty if none
-        does.
+        """Return the process that tests the setting, as text such as `try --watch, pid 7`; "" if
+        none does.
         """
         return tree.holder(self.lock)
 
@@ -95,13 +97,13 @@ def read_watched(tree: Tree) -> list[Watched]:
     """Return all records of this host; skip files that are not records."""
     try:
         found = [_parsed(record) for record in tree.records(FOLDER, VERSION)]
-    except Error:  # Users other than root may not read the records.
+    except Error:  # only root may read the records
         return []
     return sorted((each for each in found if each), key=lambda each: each.trial)
 
 
 def watched_of(tree: Tree, trial: str) -> Watched | None:
-    """Return the record of a trial's later test, None if there is none."""
+    """Return the record of the further test of a trial; None if there is none."""
     return _parsed(tree.record_of(f"{FOLDER}/{trial}.json", VERSION))
 
 
@@ -130,7 +132,7 @@ def read_pairs(tree: Tree, trial: str) -> list[Watch]:
 
 
 def add_pair(tree: Tree, trial: str, pair: Watch) -> list[Watch]:
-    """Append a pair of blocks, drop those that are too old, and return the rest."""
+    """Append a pair of blocks, drop pairs that are too old, and return the others."""
     known = [each for each in read_pairs(tree, trial) if each.at > pair.at - KEEP_S]
     pairs = [*known, pair]
     text = "".join(f"{json.dumps(each._asdict())}\n" for each in pairs)
@@ -139,36 +141,38 @@ def add_pair(tree: Tree, trial: str, pair: Watch) -> list[Watch]:
 
 
 def gone_back(tree: Tree) -> list[Watched]:
-    """Return the settings that were taken back as worse, and that nobody has acknowledged yet."""
+    """Return the settings that `try --watch` has undone as worse, and that no user has
+    acknowledged.
+    """
     return [each for each in read_watched(tree) if each.phase == WENT_BACK and not each.known]
 
 
 def ended_by_boot(tree: Tree) -> list[Watched]:
-    """Return the settings that nothing tests since a boot, as the unit of systemd is transient."""
+    """Return the settings whose test ended with a boot, as its systemd unit is transient."""
     old = [each for each in read_watched(tree) if each.boot != boot_of(tree)]
     return [each for each in old if each.phase == ON and not each.running(tree)]
 
 
 def left_at_stock(tree: Tree) -> list[Watched]:
-    """Return the records of processes that were killed during a block at stock."""
+    """Return the records of tests that were killed during a block at stock."""
     return [each for each in read_watched(tree) if is_left_at_stock(tree, each)]
 
 
 def is_left_at_stock(tree: Tree, record: Watched) -> bool:
-    """Return whether a killed process has left the service at stock.
+    """Return whether a killed test has left the service at stock.
 
-    After a reboot this is false, as the boot binds the service again.
+    After a reboot it has not, as the boot binds the service again.
     """
     if not record.at_stock or record.running(tree) or record.boot != boot_of(tree):
         return False
     try:
         return CgroupBinding(record.at_stock) not in read_state(tree)
-    except Error:  # Reading the state fails while the module is not loaded.
+    except Error:  # the state cannot be read while the module is not loaded
         return True
 
 
 def wanted_now(tree: Tree, target: State) -> State:
-    """Return a target state without the bindings that `try --watch` has removed for a block."""
+    """Return a target state without the bindings that `try --watch` has removed for one block."""
     at_stock = {CgroupBinding(each.at_stock) for each in read_watched(tree)
                 if each.at_stock and each.running(tree)}  # fmt: skip
     return {key: value for key, value in target.items() if key not in at_stock}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Collapse memory of another process into huge pages with process_madvise(MADV_COLLAPSE).
+"""Collapse memory of another process into huge pages by process_madvise(MADV_COLLAPSE).
 
-The process is referred to by a pidfd, so a reused process id is no danger. No setting of the
-kernel or of the process changes.
+A pidfd refers to the process, so reuse of its PID does no harm. No setting of the kernel or of the
+process changes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from mmpolicy.errors import Exit, Remedies, explain
 
-# The system call numbers are the same on every architecture but Alpha.
+# system call numbers, which are the same on every architecture but Alpha
 PIDFD_OPEN, PROCESS_MADVISE = 434, 440
 MADV_COLLAPSE = 25
 PR_SET_THP_DISABLE = 41
 PAGE, BLOCK = 4096, 2 << 20
-RANGES = 1024  # of one call (UIO_MAXIOV)
+RANGES = 1024  # most ranges of one call (UIO_MAXIOV)
 CAPABLE = "run it as root; a unit needs CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_SYS_ADMIN"
 NO_COLLAPSE = "this kernel has no MADV_COLLAPSE"
 KERNEL = "boot Linux 6.1 or newer, with CONFIG_TRANSPARENT_HUGEPAGE"
@@ -38,7 +38,7 @@ REMEDIES: Remedies = {
 
 
 def _address(words: array[int]) -> ctypes.c_void_p:
-    """Return the address of an array, for a system call that takes a struct iovec (two words)."""
+    """Return the address of an array that holds struct iovec, for a system call."""
     return ctypes.c_void_p(words.buffer_info()[0])
 
 
@@ -64,17 +64,18 @@ class ProcessMemory:
             os.close(self._fd)
 
     def permits(self, address: int) -> int:
-        """Return 0 if the area at an address may have 2 MB pages, else the errno.
+        """Return 0 if the memory at an address may have 2 MB pages, else the errno.
 
-        The kernel checks a range of one page like any other, but finds no 2 MB in it to collapse.
+        The kernel makes all its checks for a range of one page, too, but finds no 2 MB block in it
+        to collapse.
         """
         return self._advise([address], PAGE)[0]
 
     def collapse(self, addresses: Sequence[int]) -> list[int]:
-        """Ask the kernel to collapse the 2 MB at aligned addresses, up to the first that fails.
+        """Ask the kernel to collapse the 2 MB blocks at these addresses, up to the first failure.
 
-        Return 0 for each before that one; if it is the first of all, only its errno. The kernel
-        treats the 2 MB as if there were a call for each, but this process stays in the kernel.
+        Return 0 for each block before that one; if the first block fails, only its errno. The
+        effect is the same as with one call for each block, but this process stays in the kernel.
         """
         return self._advise(addresses, BLOCK)
 
@@ -87,7 +88,7 @@ class ProcessMemory:
         return [ctypes.get_errno()] if done < 0 else [0] * (done // size)
 
     def read(self, addresses: Sequence[int], size: int) -> bytes:
-        """Read `size` bytes at each address; return fewer if a page is no longer mapped."""
+        """Read `size` bytes at each address; the result ends at a page that is no longer mapped."""
         found = b""
         for first in range(0, len(addresses), RANGES):
             some = addresses[first : first + RANGES]
@@ -111,7 +112,7 @@ def can_collapse() -> bool:
 
 
 class Advice:
-    """Creates the objects that give advice to the kernel; tests replace it by a model."""
+    """Access to process_madvise() and process_vm_readv(); tests replace it by a model."""
 
     def can_collapse(self) -> bool:
         """Return whether the kernel supports MADV_COLLAPSE."""
@@ -124,21 +125,21 @@ class Advice:
     def time_collapses(
         self, number: int, undisturbed: Callable[[], AbstractContextManager[None]]
     ) -> list[float]:
-        """Return how long collapses of this command's own memory take on this host, in seconds.
+        """Return how many seconds collapses of this command's own memory take on this host.
 
-        While the memory is touched, prctl() forbids huge pages. An madvise() would have to be
-        undone, which wakes khugepaged, and that might collapse the memory first.
+        While the memory is touched, prctl() forbids huge pages. An madvise() in its place would
+        have to be undone, which wakes khugepaged, and khugepaged might collapse the memory first.
         """
         lib = _libc()
         lib.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
         with mmap.mmap(-1, (number + 1) * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             anchor = ctypes.c_char.from_buffer(memory)
             begin = ctypes.addressof(anchor)
-            del anchor  # The reference would keep the memory mapped.
+            del anchor  # the reference would keep the memory mapped
             first = -begin % BLOCK
             for page in range(first, first + number * BLOCK, PAGE):
                 memory[page] = 1
-            # The service manager may have set this flag, by MemoryTHP= of the unit.
+            # the service manager may have set this flag, by MemoryTHP= of the unit
             lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
             starts = range(begin + first, begin + first + number * BLOCK, BLOCK)
             found = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the helper that loads policies in BPF, and explain its errors."""
+"""Run the helper program that loads policies in BPF, and explain its errors."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
-PLACES = "/usr/lib/mmpolicy"  # before those of PATH
-PINS = "/sys/fs/bpf/mmpolicy"  # The BPF file system has a directory here for each point.
+PLACES = "/usr/lib/mmpolicy"  # directory that is searched for the helper before PATH
+# directory in the BPF file system, with a subdirectory for each point
+PINS = "/sys/fs/bpf/mmpolicy"
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
-# A verifier line that begins with one of these gives a position and no error.
+# lines of the verifier that begin like this have a position and no error
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
-# From Linux 7.3 on the verifier repeats the error over many lines after this text.
+# after this text, the verifier of Linux 7.3 and newer repeats the error over many lines
 EXPLAINED = "\nVerification failed: "
 LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.DOTALL)
 
-# The reasons why the module refuses to register a policy, by errno (see module/bpf/).
+# reasons why the module refuses to register a policy, by errno (see module/bpf/)
 REGISTER = {
     errno.EINVAL: "its name has more than a-z, 0-9, _, or is not that of the policy to replace",
     errno.ENODATA: "it has no function that makes the decision",
@@ -40,7 +41,7 @@ REGISTER = {
     errno.EBUSY: "the lease has expired",
     errno.ESTALE: "another process has loaded a policy at the same time",
 }
-# The module checks a program before the verifier does, and this precedes its errno.
+# text before the errno if the module has refused a program before the verifier checked it
 UNSUPPORTED = "attach to unsupported member "
 REFUSED_MEMBER = {
     errno.EINVAL: "it is a sleepable program",
@@ -68,7 +69,7 @@ STEPS = {
 
 
 class Done(NamedTuple):
-    """The exit status and the output of a run of the helper."""
+    """Exit status and output of a run of the helper."""
 
     status: int
     out: str
@@ -84,7 +85,7 @@ def object_name(file: str | Path) -> str:
 
 
 def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
-    """Run the helper with the content of an object file that was already read.
+    """Run the helper on the content of an object file.
 
     The time is limited, as the verifier may take minutes for a program.
     """
@@ -110,13 +111,13 @@ def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
 
 
 def verifier_log(text: str) -> str:
-    """Return the verifier's log of a program, empty if there is none."""
+    """Return the verifier's log in the output of the helper; "" if there is none."""
     found = LOG.search(text)
     return found[1] if found else ""
 
 
 def _reason(text: str) -> str:
-    """Return the most informative line of the output of libbpf and the verifier."""
+    """Return the line in the output of libbpf and the verifier that says most."""
     lines = verifier_log(text).partition(EXPLAINED)[0].splitlines()
     told = [line for line in lines if line and not line.startswith(ABOUT_STATE)]
     others = [line.removeprefix("libbpf: ") for line in text.splitlines() if line[:6] == "libbpf"]

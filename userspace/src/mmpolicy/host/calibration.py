@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The stored result of `calibrate`: the CPU time of a page fault by the size of its folio."""
+"""The stored result of `calibrate`: CPU time of a page fault, by the size of the folio that it
+maps.
+"""
 
 from __future__ import annotations
 
@@ -19,37 +21,41 @@ class FaultCost(NamedTuple):
 
     size: int  # bytes
     ns: float
-    # The low cost uses the least time of each piece of memory, the high cost the medians.
+    # `low` is by the least time of each piece of memory, `high` by the medians
     low: float
     high: float
 
 
 class Together(NamedTuple):
-    """The cost of a fault of one size while several CPUs fault at once, in nanoseconds of each."""
+    """CPU time of a fault of one size while several CPUs fault at once, in nanoseconds."""
 
     cpus: int
     size: int  # bytes
-    ns: float  # The cost is the median over the turns; low and high are the least and the greatest.
+    ns: float  # median over the turns; low and high are the smallest and the largest
     low: float
     high: float
 
 
 def dear_in(rows: Sequence[Together], size: int) -> Together | None:
-    """Return the row with the fewest CPUs where a folio costs more than its single pages."""
+    """Return the row with the fewest CPUs for which a folio costs more than its pages
+    one by one.
+    """
     pages = {each.cpus: each.ns / PAGE for each in rows if each.size == PAGE}
     found = (each for each in rows if each.size == size and each.ns > pages[each.cpus] * size)
     return min(found, default=None)
 
 
 class Calibration:
-    """The measured costs of faults by size; costs between two sizes are interpolated on a line."""
+    """The measured costs of faults by size; costs of sizes in between are interpolated."""
 
     def __init__(self, costs: Sequence[FaultCost], together: Sequence[Together] = ()) -> None:
         self.costs = sorted(costs)
         self.together = sorted(together)
 
     def at(self, busy: float) -> Calibration:
-        """Return the costs that were measured with the largest number of CPUs up to `busy`."""
+        """Return the costs that were measured with the largest number of CPUs that is at most
+        `busy`.
+        """
         known = max((each.cpus for each in self.together if 1 < each.cpus <= busy), default=0)
         if not known:
             return self
@@ -67,9 +73,10 @@ class Calibration:
         return below.ns + slope * (size - below.size)
 
     def saved_ns(self, order: int) -> float:
-        """Return the most that a folio of an order saves for each single-page fault it replaces.
+        """Return the most that a folio of this order saves for each single-page fault that it
+        replaces.
 
-        If only single pages were measured, that is the whole cost of the fault.
+        If only single pages were measured, that is the whole cost of a single-page fault.
         """
         folio = self.ns(order) / (1 << order) if len(self.costs) > 1 else 0.0
         return max(self.ns() - folio, 0.0)
@@ -86,7 +93,9 @@ class Calibration:
         return f"about {part:.2g} % of a CPU (+- {error:.2g})"
 
     def bounds(self) -> tuple[Calibration, Calibration]:
-        """Return the costs for which large folios save the least, and those for the most."""
+        """Return the costs with which large folios save the least, and those with which they save
+        the most.
+        """
         page, *folios = self.costs
         least = [page._replace(ns=page.low), *(each._replace(ns=each.high) for each in folios)]
         most = [page._replace(ns=page.high), *(each._replace(ns=each.low) for each in folios)]
@@ -95,8 +104,8 @@ class Calibration:
     def saved_s(self, spared: float, folios: Mapping[int, int]) -> float:
         """Return the CPU time in seconds that large folios would save.
 
-        spared: the number of single-page faults that would not occur. folios: the number of folios
-        of each order that would be mapped, each instead of a single page.
+        spared: number of single-page faults that would not happen. folios: number of folios of
+        each order that would be mapped, each in place of a single page.
         """
         more = sum(count * (self.ns(order) - self.ns()) for order, count in folios.items())
         return (spared * self.ns() - more) / 1e9
@@ -105,7 +114,7 @@ class Calibration:
 def read_calibration(tree: Tree, busy: float | None = None) -> Calibration | None:
     """Return the stored calibration if it was made on this kernel, else None.
 
-    busy: how many CPUs fault at once; if None, it is estimated from the host's load.
+    busy: number of CPUs that fault at once; if None, it is estimated from the host's load.
     """
     try:
         kept = json.loads(tree.read(FILE))

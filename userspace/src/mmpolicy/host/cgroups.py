@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Find cgroups by the names that operators use, and by the kernel's id, the inode number.
+"""Find cgroups by the names that users give, and by the kernel's id, which is the inode number.
 
-Memory is charged in one hierarchy: cgroup v2, or on older and hybrid hosts the v1 controller
-`memory`. Policies can be bound only in cgroup v2. The name of a cgroup is its path below the
-mount, in printable text, and every verb accepts the names that another one prints.
+The kernel charges memory in one hierarchy: cgroup v2, or on older and hybrid hosts the v1
+controller `memory`. Profiles can be bound only in cgroup v2. The name of a cgroup is its path
+below the mount, in printable text, and every verb accepts the names that other verbs print.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MOUNTS = "/proc/self/mountinfo"
 ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 OCTAL = re.compile(r"\\([0-7]{3})")
 ROOT = "/"
-LONGEST = 1 << 16  # bytes of /proc/PID/cgroup
+LONGEST = 1 << 16  # most bytes of /proc/PID/cgroup
 
 
 class Hierarchy(NamedTuple):
     """One mounted hierarchy of cgroups."""
 
     mount: str
-    root: str  # The mounted cgroup, as a path in this process's cgroup namespace.
-    controllers: frozenset[str]  # The controllers of a version 1 hierarchy; empty for version 2.
+    root: str  # path of the mounted cgroup, in the cgroup namespace of this process
+    controllers: frozenset[str]  # controllers of a version 1 hierarchy; empty for version 2
 
     @property
     def unified(self) -> bool:
@@ -48,7 +48,7 @@ class Hierarchy(NamedTuple):
 
 
 class Cgroup(NamedTuple):
-    """A cgroup that a walk of the hierarchy has found."""
+    """A cgroup found by walking its hierarchy."""
 
     name: str
     number: int
@@ -62,7 +62,7 @@ class Cgroup(NamedTuple):
 
 
 def name_of(path: str) -> str:
-    r"""Return a path as text that can be shown and typed; other bytes become \xHH."""
+    r"""Return a path as text that can be shown and typed; other bytes are written as \xHH."""
     if path.isprintable():
         return path
     return "".join(
@@ -72,7 +72,7 @@ def name_of(path: str) -> str:
 
 
 def path_of(name: str) -> str:
-    r"""Return the path that name_of() made a name from; systemd's own `\x2d` and the like stay."""
+    r"""Return the path from which name_of() made a name; escapes by systemd such as `\x2d` stay."""
     if "\\x" not in name:
         return name
 
@@ -84,7 +84,7 @@ def path_of(name: str) -> str:
 
 
 def hierarchies(tree: Tree) -> list[Hierarchy]:
-    """Return all mounted hierarchies; one that is mounted whole precedes a partial mount."""
+    """Return all mounted hierarchies; one whose root is mounted comes before partial mounts."""
     found = []
     for line in tree.read(MOUNTS).splitlines():
         before, _, after = line.partition(" - ")
@@ -99,12 +99,12 @@ def hierarchies(tree: Tree) -> list[Hierarchy]:
 
 
 def unified_of(found: Sequence[Hierarchy]) -> Hierarchy | None:
-    """Return the hierarchy of cgroup v2, None if it is not mounted."""
+    """Return the hierarchy of cgroup v2; None if it is not mounted."""
     return next((each for each in found if each.unified), None)
 
 
 def charged_in(found: Sequence[Hierarchy]) -> list[Hierarchy]:
-    """Return the hierarchies to search for a name: first the one where memory is charged."""
+    """Return the hierarchies to search for a name, first the one in which memory is charged."""
     of_v1 = [each for each in found if "memory" in each.controllers][:1]
     of_v2 = unified_of(found)
     return of_v1 + ([of_v2] if of_v2 else [])
@@ -117,7 +117,7 @@ def unified(tree: Tree) -> Hierarchy:
     if found:
         return found
     hint = "mount -t cgroup2 none /sys/fs/cgroup"
-    if known:  # which would be hidden
+    if known:  # a mount there would hide them
         hint = "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 elsewhere"
     raise Error(f"{tree.real(MOUNTS)} has no cgroup v2 hierarchy", Exit.LACKING, hint)
 
@@ -139,7 +139,7 @@ def cgroup_mount(tree: Tree) -> str:
 def walk(tree: Tree, hierarchy: Hierarchy, top: str = "") -> Iterator[Cgroup]:
     """Yield a cgroup and all its descendants.
 
-    It lists directories only, as each cgroup has dozens of files.
+    Only directories are listed, as each cgroup has dozens of files.
     """
     ahead = [(top.rstrip("/"), tree.inode(hierarchy.mount, top.strip("/")))]
     while ahead:
@@ -147,18 +147,18 @@ def walk(tree: Tree, hierarchy: Hierarchy, top: str = "") -> Iterator[Cgroup]:
         yield Cgroup(name_of(path or ROOT), number, hierarchy, path or ROOT)
         try:
             below = tree.inodes(hierarchy.folder(path))
-        except Error:  # The cgroup was removed during the walk.
+        except Error:  # the cgroup was removed during the walk
             continue
         ahead += [(f"{path}/{name}", below[name]) for name in sorted(below, reverse=True)]
 
 
 def cgroup_paths(tree: Tree) -> dict[str, str]:
-    """Return the names by id of all cgroups that a policy can be bound to."""
+    """Return the names, by id, of all cgroups that a profile can be bound to."""
     return {str(each.number): each.name for each in walk(tree, unified(tree))}
 
 
 def cgroup_id(tree: Tree, name: str) -> int:
-    """Return the id of the named cgroup in cgroup v2, 0 if it does not exist."""
+    """Return the id of a cgroup in cgroup v2, by its name; 0 if it does not exist."""
     return _number(tree, unified(tree), name)[0]
 
 
@@ -169,7 +169,9 @@ def cgroup_folder(tree: Tree, name: str) -> str:
 
 
 def cgroup_folders(tree: Tree, name: str) -> list[str]:
-    """Return the directories of a cgroup in all hierarchies, beginning with that of memory."""
+    """Return the directories of a cgroup in all hierarchies, first the one in which memory is
+    charged.
+    """
     known = hierarchies(tree)
     first = charged_in(known)
     places = [*first, *(each for each in known if each not in first)]
@@ -178,7 +180,7 @@ def cgroup_folders(tree: Tree, name: str) -> list[str]:
 
 
 def _number(tree: Tree, hierarchy: Hierarchy, name: str) -> tuple[int, str]:
-    """Return id and path of a cgroup, whose name may have its bytes escaped."""
+    """Return id and path of a cgroup; its name may have escaped bytes."""
     for path in dict.fromkeys((name, path_of(name))):
         number = tree.inode(hierarchy.mount, path.strip("/"))
         if number:
@@ -200,9 +202,11 @@ class Charged:
         self._domains: dict[str, str] = {}  # by path
 
     def name(self, pid: int | str) -> str:
-        """Return the name of the cgroup; `/` for the root or for a process that has ended.
+        """Return the name of the cgroup that a process is charged to; `/` for the root, or if it
+        has ended.
 
-        In version 2 a threaded cgroup accounts for no memory: it is charged to an ancestor.
+        In version 2, a threaded cgroup has no memory accounting: its memory is charged to an
+        ancestor.
         """
         try:
             text = os.fsdecode(self._tree.read_at(f"/proc/{pid}/cgroup", LONGEST))
@@ -227,15 +231,15 @@ class Charged:
 
 
 def is_threaded(tree: Tree, folder: str) -> bool:
-    """Return whether a cgroup is threaded: its memory is charged to an ancestor."""
+    """Return whether a cgroup is threaded, so that its memory is charged to an ancestor."""
     try:
         return tree.read(f"{folder}/cgroup.type") == "threaded"
-    except Error:  # The root cgroup and those of version 1 have no file `cgroup.type`.
+    except Error:  # the root cgroup and those of version 1 have no file `cgroup.type`
         return False
 
 
 def cgroup_pids(tree: Tree, name: str) -> Iterator[str]:
-    """Yield the processes whose memory is charged to a cgroup or to a descendant.
+    """Yield the processes whose memory is charged to a cgroup or to one of its descendants.
 
     For a threaded cgroup, yield the processes that have a thread in it.
     """
@@ -251,10 +255,11 @@ def cgroup_pids(tree: Tree, name: str) -> Iterator[str]:
         for each in walk(tree, hierarchy, path):
             try:
                 found = tree.read(f"{each.folder}/cgroup.procs").split()
-            except Error:  # The cgroup was removed, or it is threaded and has no processes.
+            # the cgroup was removed, or it is threaded and has no processes of its own
+            except Error:
                 continue
             for pid in found:
-                # On a hybrid host, memory may be charged to another cgroup in version 1.
+                # on a hybrid host, the memory may be charged to another cgroup in version 1
                 if pid in seen or (place and not f"{owner.name(pid)}/".startswith(f"{inside}/")):
                     continue
                 seen.add(pid)
@@ -270,7 +275,7 @@ def bound_pids(tree: Tree, name: str) -> Iterator[str]:
                 yield from _processes_of_threads(tree, each.folder)
             else:
                 yield from tree.read(f"{each.folder}/cgroup.procs").split()
-        except Error:  # The cgroup was removed during the walk.
+        except Error:  # the cgroup was removed during the walk
             continue
 
 
@@ -280,7 +285,7 @@ def _processes_of_threads(tree: Tree, folder: str) -> Iterator[str]:
     for thread in tree.read(f"{folder}/cgroup.threads").split():
         try:
             status = tree.read(f"/proc/{thread}/status")
-        except Error:  # it has just ended
+        except Error:  # the process has just ended
             continue
         group = re.search(r"^Tgid:\s+(\d+)", status, re.MULTILINE)
         found[group[1] if group else thread] = None
@@ -288,7 +293,9 @@ def _processes_of_threads(tree: Tree, folder: str) -> Iterator[str]:
 
 
 class Finder:
-    """Finds cgroups by name; the whole tree is walked once, and only for a name without a path."""
+    """Finds cgroups by name. The whole tree is walked at most once, and only for a name that is
+    not a path.
+    """
 
     def __init__(self, tree: Tree, among: Sequence[Hierarchy] | None = None) -> None:
         self.tree = tree
@@ -296,9 +303,9 @@ class Finder:
         self._by_name: dict[str, list[Cgroup]] = {}
 
     def find(self, given: str) -> Cgroup:
-        """Return the cgroup that an operator means.
+        """Return the cgroup that the user means.
 
-        `given` is a directory, a path below the mount, or the name of a systemd unit.
+        given: a directory, a path below the mount, or the name of a systemd unit.
         """
         among = self._among or [unified(self.tree)]
         found = next(filter(None, (self._at(each, given) for each in among)), None)
@@ -328,7 +335,7 @@ class Finder:
                     names.setdefault(each.name.rpartition("/")[2], []).append(each)
                 self._by_name = names | self._by_name
         found = [each for name in (unit, f"{unit}.service") for each in self._by_name.get(name, ())]
-        # A unit of the host takes precedence over one of a user's or a container's systemd.
+        # a unit of the host's systemd goes before one of a user or a container
         found = [each for each in found if HOSTS_OWN.fullmatch(each.name)] or found
         if len(found) > 1:
             text = f"'{unit}' may be any of these cgroups: {', '.join(each.name for each in found)}"
@@ -337,12 +344,12 @@ class Finder:
 
 
 def find_cgroup(tree: Tree, given: str) -> Cgroup:
-    """Return the cgroup with memory accounting that an operator names."""
+    """Return the cgroup with memory accounting that the user names."""
     return Finder(tree, charging(tree)).find(given)
 
 
 def find_bindable(tree: Tree, given: str) -> Cgroup:
-    """Return the version 2 cgroup that an operator names, for a binding."""
+    """Return the version 2 cgroup that the user names, for a binding."""
     try:
         return Finder(tree).find(given)
     except Error as err:

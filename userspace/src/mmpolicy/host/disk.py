@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Read, lock and write ordinary files, and replace them atomically."""
+"""Read, lock and write regular files, and replace them atomically."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOK_AGAIN = 0.02  # seconds
 
 @contextmanager
 def explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
-    """Convert an OSError in this block to an Error with file and next step."""
+    """Turn an OSError raised in this block into an Error with the file and the next step."""
     try:
         yield
     except OSError as err:
@@ -75,7 +75,7 @@ def holder_of(file: int) -> str:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Write all bytes, by several calls if one of them writes only a part, and flush to disk."""
+    """Write all bytes, even if a call writes only some of them, and flush them to disk."""
     while data:
         data = data[os.write(file, data) :]
     os.fsync(file)
@@ -84,7 +84,8 @@ def write_all(file: int, data: bytes) -> None:
 def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int, int]) -> None:
     """Replace a file by writing a temporary one and renaming it.
 
-    After a crash or with a full disk, either the old or the new file is there, complete.
+    After a crash, or with a full disk, there is either the complete old file or the complete new
+    one.
     """
     file = os.open(new, NEW, mode)
     try:
@@ -107,13 +108,13 @@ def replace_file(path: Path, new: Path, data: bytes, mode: int, owner: tuple[int
 
 
 def read_given_bytes(name: str) -> bytes:
-    """Return the bytes of a file that an operator names; - is standard input."""
+    """Return the bytes of a file that the user names; - is standard input."""
     with explained("read", Path(name), GIVEN_REMEDIES):
         return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
 def read_given(name: str) -> str:
-    """Return the text of a file that an operator names; - is standard input."""
+    """Return the text of a file that the user names; - is standard input."""
     try:
         return read_given_bytes(name).decode()
     except UnicodeDecodeError as err:
@@ -122,7 +123,7 @@ def read_given(name: str) -> str:
 
 @contextmanager
 def in_memory(data: bytes) -> Iterator[int]:
-    """Open a file in memory that has no name, so no other process can change it."""
+    """Open a file in memory; it has no name, so no other process can change it."""
     file = os.memfd_create("data")
     try:
         write_all(file, data)
@@ -148,7 +149,7 @@ def is_folder(name: str) -> bool:
 
 
 def check_savable(path: Path) -> None:
-    """Raise an error early if save_as() could not write the file."""
+    """Raise an error early if save_as() would not be able to write the file."""
     with explained("write", path, KEEP_REMEDIES):
         if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
             if path.is_symlink():
@@ -166,7 +167,7 @@ def _beside(path: Path) -> Path:
 
 
 def save_as(path: Path, data: bytes) -> None:
-    """Write a file that an operator names, without following a symbolic link.
+    """Write a file that the user names, without following a symbolic link.
 
     An existing file keeps its mode and owner. A pipe or another special file is written to
     directly.
