@@ -38,9 +38,9 @@ OWN = Path("/sys/fs/cgroup/trial")  # of the trial's processes
 STORE, TOLD = Path("/var/lib/mmpolicy"), Path("/run/try-ends.txt")
 TYPED, STATE = Path("/run/try-ends-typed.txt"), f"{CONTROL}/state"
 PHASES = ("start", "blocks", "blocks", "keep")
-LEASE_S, PATIENCE_S = 10, 300
+LEASE_S, PATIENCE_S = 6, 300
 TRY = ["try", "--cgroup", CGROUP, "--candidate", "adaptive", "--yes", "--foreground", "--block"]
-TRY += ["3", "--pairs", "12", "--lease", str(LEASE_S)]
+TRY += ["3", "--pairs", "10", "--lease", str(LEASE_S)]
 
 
 def shell(text: str) -> str:
