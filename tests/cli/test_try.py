@@ -32,7 +32,7 @@ from mmpolicy.verbs.try_once import HOW
 from mmpolicy.verbs.try_run import TRIES
 
 from .fakes import THP, Clock, FakeTree, Run
-from .sparse import SHRINK, count, make_sparse, make_thp, pressure
+from .sparse import SHRINK, SPLIT, count, make_sparse, make_thp, pressure
 from .test_calibrate import keep
 
 MIB = 1024
@@ -101,7 +101,7 @@ def test_a_host_that_cannot() -> None:
     nothing = replace(HERE, module=LACKING, own_sizes=LACKING)
     assert judged(nothing, **BUSY) == (NOT_HERE, [])
     _, why, found = judge(replace(REST, **BUSY), nothing)
-    assert why == "thp-sizes may pay: it lacks something"
+    assert why == "thp-sizes may pay, but not here: it lacks something"
     assert {each.next_step for each in found} == {"get it"}
     assert judged(replace(HERE, trim=LACKING), **WASTE) == (NOT_HERE, [])
     assert judged(replace(HERE, maintain=LACKING), **WASTE) == (WORTH, ["trim"])
@@ -339,6 +339,22 @@ def test_what_is_printed(run: Run, host: FakeTree) -> None:
     )
     words = ("do", "time", "price", "way back", "proof")
     assert [each.strip().partition(":")[0] for each in lines[begin : begin + 5]] == [*words]
+
+
+@pytest.mark.parametrize(
+    ("pages", "verdict", "step"),
+    [(1, NOT_WORTH, "leave the service as it is"), (65536, NOT_HERE, "the lines 'not here' say")],
+)
+def test_the_last_line_says_what_to_do(
+    run: Run, host: FakeTree, pages: int, verdict: str, step: str
+) -> None:
+    """A person who has read no page knows what to do next, and that nothing was changed."""
+    make_sparse(host, 10, "redis", pages, 16, "/system.slice/redis.service")
+    host.real(SPLIT).unlink()
+    lines = run("try", "--unit", "redis", "--seconds", "10").out.splitlines()
+    assert any(line.startswith(f"verdict: {verdict}") for line in lines)
+    assert lines[-1].startswith(f"next: {step}")
+    assert lines[-1].endswith("; try itself has changed nothing")
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,15 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     assert host.writes == before
 
 
+def test_what_cannot_work_here(run: Run, host: FakeTree, clock: Service) -> None:
+    """A trial that could only fail is refused at once, not after the first measurement."""
+    host.real(SPLIT).unlink()
+    result = run(*TRIED, "--candidate", "trim", "--yes", "--foreground")
+    assert (result.code, clock.now) == (3, 0), result.out
+    assert "trim does not work on this host: no " in result.err
+    assert read_trials(host) == []
+
+
 def test_two_trials_that_begin_at_once(
     tried: Callable[..., Result], host: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

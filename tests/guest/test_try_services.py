@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try` looks at six kinds of service on Debian's own kernel with its own `enabled=always`.
+"""`try` looks at seven kinds of service on Debian's own kernel with its own `enabled=always`.
 
 Debian's redis and Python are the real ones, and so is Go if ./dev has fetched it. PostgreSQL that
 sorts is a program with its pattern of memory: each query has a process of its own, which fills
@@ -26,7 +26,7 @@ from lab.programs import must
 
 from .conftest import Machines
 from .system import dev
-from .tools import TOP, with_defaults
+from .tools import KHUGEPAGED, TOP, with_defaults
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
 SECONDS = 300.0  # about
@@ -46,6 +46,19 @@ while True:
         os._exit(0)
     os.waitpid(backend, 0)
     time.sleep(0.02)
+"""
+SHORT = """
+import mmap, time
+heap = mmap.mmap(-1, 128 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, 128 << 20, 8192):
+    heap[at] = 1
+open("/run/ready", "w")
+while True:
+    area = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, 1 << 20, 4096):
+        area[at] = 1
+    area.close()
+    time.sleep(0.05)
 """
 PYTHON = """
 import time
@@ -176,3 +189,16 @@ def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
             assert answer(guest)[:2] == ("not worth it", [])
     if go.is_dir():
         program.unlink()
+
+
+def test_short_of_memory(guest: Guest) -> None:
+    """Half of its huge pages is empty; above memory.high, and without swap, its faults wait."""
+    must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")  # else reclaim splits what is empty
+    with service(guest, python(SHORT)):
+        assert answer(guest)[:2] == ("worth trying", ["trim", "maintain"])
+        must(guest, f"cd {GROUP}; echo 0 >memory.swap.max; echo 128M >memory.high")
+        verdict, names, seen = answer(guest)
+        must(guest, f"cd {GROUP}; echo max >memory.high; echo max >memory.swap.max")
+    assert (verdict, "trim" in names) == ("not now", True), (verdict, names, seen)
+    assert seen["stalled"] > 10
+    assert "wait for memory" in seen["not_now"]

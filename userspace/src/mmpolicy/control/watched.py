@@ -80,6 +80,11 @@ class Watched:
         """Return the file whose creation asks the testing process to end."""
         return f"{FOLDER}/{self.trial}.stop"
 
+    @property
+    def goes_on(self) -> str:
+        """Return the command that goes on with this test after its process has ended."""
+        return f"mmpolicy try --watch {self.percent:g}% --trial {self.trial}"
+
     def running(self, tree: Tree) -> str:
         """Return the process that tests the setting, as text such as `try --watch, pid 7`; "" if
         none does.

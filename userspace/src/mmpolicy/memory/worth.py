@@ -143,7 +143,7 @@ def judge(
         return NOT_WORTH, _too_little(seen), found
     possible = [each for each in found if not each.why_not]
     if not possible:
-        return NOT_HERE, f"{found[0].name} may pay: {found[0].why_not}", found
+        return NOT_HERE, f"{found[0].name} may pay, but not here: {found[0].why_not}", found
     if seen.not_now:
         return NOT_NOW, seen.not_now, found
     return WORTH, f"{possible[0].name}: {possible[0].gain}", found

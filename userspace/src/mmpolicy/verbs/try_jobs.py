@@ -14,7 +14,6 @@ from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import LOOK_AGAIN_S, PATIENCE_S, end_it, live
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.trials import (
-    AT_STOCK,
     CHANGED,
     CUT_OFF,
     FOLDER,
@@ -41,7 +40,6 @@ NEXT = {
     CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
     LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",
     HALF_KEPT: "it was killed while it kept the setting, a part of which is there; undone by: ",
-    AT_STOCK: "mmpolicy try --watch 2% applies it again, and goes on; try --stop applies it",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
 ONCE_CUT_OFF = "nothing was kept, and no setting has changed. Try again"

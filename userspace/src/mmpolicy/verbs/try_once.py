@@ -36,7 +36,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.evidence import TICKS_S
-from mmpolicy.host.machine import NO_SYSTEMD, Host, tell_ready
+from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL, noted
 from mmpolicy.memory.findings import LEAST_KIB, LEAST_PERCENT, LEAST_SHARE
@@ -45,6 +45,7 @@ from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.trim import Pressure
 from mmpolicy.verbs.explain import profile_name
+from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
 from mmpolicy.verbs.try_now import WAITING, not_now
 from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, Wish
@@ -130,10 +131,14 @@ class Level:
 
 
 def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
-    """Yield the plan of a trial as text; refuse a trial that must not begin now."""
+    """Yield the plan of a trial as text; refuse one that must not begin now, or cannot work."""
+    for verb in verbs_here(host):
+        if verb.name == wish.candidate and verb.why_not:
+            text = f"{wish.candidate} does not work on this host: {verb.why_not}"
+            raise Error(text, Exit.LACKING, verb.next_step)
     if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which runs maintain for a service"
-        raise Error(text, Exit.LACKING, f"mmpolicy maintain, in the foreground; {NO_SYSTEMD}")
+        raise Error(text, Exit.LACKING, "mmpolicy maintain runs in the foreground")
     if not wish.gains:
         text = f"{wish.candidate} is kept if CPU time per unit of work falls, and no work is given"
         hint = f"--work METRIC, such as requests a second; or mmpolicy {wish.candidate} alone"

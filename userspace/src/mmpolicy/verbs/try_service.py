@@ -30,7 +30,10 @@ from mmpolicy.memory.worth import (
     BY_MODULE,
     NAMES,
     NOT_HERE,
+    NOT_NOW,
+    NOT_WORTH,
     ONCE,
+    OUT_OF_REACH,
     SIZES,
     WORTH,
     Candidate,
@@ -64,6 +67,13 @@ LOOK_S = 60.0
 PRESET = "adaptive"  # preset whose duration is printed; all presets take the same time
 SERVICE = "mmpolicy-try"
 JOBS = ("status", "stop", "report", "list")
+NEXT_OF = {  # what to do after a verdict, if no trial follows
+    WORTH: "type the commands of one of them",
+    NOT_WORTH: "leave the service as it is",
+    NOT_NOW: "give the command again when that is over",
+    OUT_OF_REACH: "remove what is in the way, if you can, and look again",
+    NOT_HERE: "the lines 'not here' say what this host would need",
+}
 NEXT = "mmpolicy try --status; mmpolicy try --stop ends it, and all is as it was"
 
 
@@ -315,8 +325,8 @@ def _answer_lines(host: Host, path: str, answer: Answer) -> Iterator[str]:
     yield f"verdict: {answer.verdict}: {answer.why}"
     yield from _candidate_lines(answer.candidates)
     yield from (f"note: {text}" for text in _notes(path, answer))
-    if answer.verdict == WORTH and not _runnable(answer):
-        yield "next: type the commands of one of them; try itself has changed nothing"
+    if not _runnable(answer):
+        yield f"next: {NEXT_OF[answer.verdict]}; try itself has changed nothing"
 
 
 def _notes(path: str, answer: Answer) -> Iterator[str]:
@@ -420,12 +430,13 @@ def _seen_lines(host: Host, path: str, seen: Seen) -> Iterator[str]:
         f"{seen.faults:.0f} page faults a second"
     )
     yield (
-        f"  faults   cost at most {seen.fault_cpu:.2g} % of a CPU, of which folios of 64 kB save "
-        f"at most {seen.gain:.2g} % ({seen.cost_from})"
+        f"  faults   cost at most {seen.fault_cpu:.2g} % of a CPU, of which folios (pages in one "
+        f"piece) of 64 kB save at most {seen.gain:.2g} %; cost of a fault: {seen.cost_from}"
     )
     yield (
         f"  memory   {mib['memory']:.0f} MiB, {mib['private']:.0f} MiB of it private, of which "
-        f"{mib['waste']:.0f} MiB (+- {mib['error']:.0f}) are empty parts of large folios"
+        f"{mib['waste']:.0f} MiB (+- {mib['error']:.0f}) are empty parts of large folios, with "
+        "nothing but zeros"
     )
     yield f"  host     {_host_words(host)}"
     for each in seen.barriers[:SHOWN]:

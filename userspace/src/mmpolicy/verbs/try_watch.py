@@ -82,7 +82,6 @@ HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
 HARMED = 2
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
-NEXT = "mmpolicy try --watch 2% starts the test again"
 
 
 # The price
@@ -259,7 +258,9 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
         begin_watch(host, record)
     except Error as err:
         click.echo(
-            f"warning: the kept setting is not tested any further: {err.message}; {NEXT}", err=True
+            f"warning: the kept setting is not tested any further: {err.message}; next: "
+            f"mmpolicy try --watch {percent:g}% --trial {trial.name}",
+            err=True,
         )
         return
     for line in (*begin_lines(record), f"{unit_of(record)}.service goes on testing the setting"):
@@ -512,9 +513,12 @@ def _where(tree: Tree, record: Watched) -> str:
         last = f"; the last pair was skipped: {record.skipped}" * bool(record.skipped)
         return f"goes on: {where}{stock}{last}"
     if record.at_stock:
-        return f"its process was killed at stock, which is in force; next: {NEXT}"
+        return (
+            f"its process was killed at stock, which is in force; next: {record.goes_on} applies "
+            "the setting again, and goes on; mmpolicy try --stop applies it, and ends the test"
+        )
     why = "a boot" if boot_of(tree) != record.boot else "its process has ended"
-    return f"does not go on, since {why}; the setting stays; {where}; next: {NEXT}"
+    return f"does not go on, since {why}; the setting stays; {where}; next: {record.goes_on}"
 
 
 def _judged(metric: Metric, ends: Ends) -> str:

@@ -174,10 +174,11 @@ class PolicyArms:
         """Renew the lease; raise StoppedError if it has expired, or another command has ended the
         run.
         """
+        enabled = self.tree.read(ENABLED.path)  # before the state: the lease may expire in between
         if check_loaded(self.tree) == "expired":
             text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
             raise StoppedError("lost", text)
-        if self.tree.read(ENABLED.path) != self.state[ENABLED]:
+        if enabled != self.state[ENABLED]:
             raise StoppedError("lost", "another command has ended the experiment")
         self.tree.write(LEASE.path, str(self.lease_ms))
 
