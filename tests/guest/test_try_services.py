@@ -195,7 +195,8 @@ def test_short_of_memory(guest: Guest) -> None:
     """Half of its huge pages is empty; above memory.high, and without swap, its faults wait."""
     must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")  # else reclaim splits what is empty
     with service(guest, python(SHORT)):
-        assert answer(guest)[:2] == ("worth trying", ["trim", "maintain"])
+        verdict, names, _ = answer(guest)
+        assert (verdict, "trim" in names) == ("worth trying", True)
         must(guest, f"cd {GROUP}; echo 0 >memory.swap.max; echo 128M >memory.high")
         verdict, names, seen = answer(guest)
         must(guest, f"cd {GROUP}; echo max >memory.high; echo max >memory.swap.max")
