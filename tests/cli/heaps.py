@@ -6,7 +6,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from errno import EAGAIN, EINVAL
+from errno import EAGAIN, EBUSY, EINVAL, ENOMEM
 
 from mmpolicy.host.advice import BLOCK, Advice, ProcessMemory
 from mmpolicy.host.files import Tree
@@ -67,14 +67,14 @@ class FakeMemory(ProcessMemory):
     def permits(self, address: int) -> int:
         return EINVAL if self._pid in self._advice.forbidden else self._advice.denied
 
-    def collapse(self, addresses: Sequence[int]) -> list[int]:
-        found = list[int]()
-        for address in addresses:
-            number = self._collapse(address)
-            if number:
-                return found or [number]
-            found.append(0)
-        return found
+    def collapse(self, start: int, blocks: int = 1) -> int:
+        """Go on after a failure, but not without memory, as the kernel does."""
+        last = 0
+        for address in range(start, start + blocks * BLOCK, BLOCK):
+            last = self._collapse(address) or last
+            if last in (ENOMEM, EBUSY):
+                break
+        return last
 
     def _collapse(self, address: int) -> int:
         advice, at = self._advice, address // PAGE * 8

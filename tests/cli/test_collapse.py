@@ -331,6 +331,45 @@ def test_it_stops_where_the_kernel_would_reclaim(
     assert text in result.json["stopped"]
 
 
+@pytest.fixture
+def grouped(tree: FakeTree, advice: FakeAdvice, clock: Clock) -> FakeAdvice:
+    """Return a kernel that takes a millisecond for each 2 MB, so eight of them are a group."""
+    make_heap(tree, ["full"] * 12)
+    advice.before = lambda: setattr(  # type: ignore[method-assign]
+        clock, "now", clock.now + 0.00095
+    )
+    return advice
+
+
+def test_some_of_a_group_fail(run: Run, grouped: FakeAdvice) -> None:
+    """One call takes the group; a call for each that was not made tells why."""
+    grouped.refusals = {address(2): EAGAIN, address(4): EINVAL}
+    data = run("collapse", "--pid", "20", "--cpu", "100", "--json").json
+    group, rest = [*range(1, 9), 2, 4], [*range(9, 12), 2]
+    assert grouped.calls == [*map(address, [0, *group, *rest])]
+    assert (data["made"], data["stopped"]) == (10, "")
+    assert data["skipped_kib"] == {collapse.REFUSED: 2048, collapse.PINNED: 2048}
+
+
+def test_a_group_ends_where_the_kernel_would_reclaim(run: Run, grouped: FakeAdvice) -> None:
+    """What was made before counts, and there is no second call."""
+    grouped.refusals = {address(2): EAGAIN, address(5): ENOMEM}
+    result = run("collapse", "--pid", "20", "--cpu", "100", "--json")
+    assert (result.code, grouped.calls) == (1, [*map(address, range(6))])
+    assert result.json["made"] == 4
+    assert "no free 2 MB (ENOMEM)" in result.json["stopped"]
+
+
+def test_the_program_gets_its_turn_after_each_group(
+    run: Run, grouped: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command leaves the CPU, which a sleep of 0 does not on Linux 7.3."""
+    pauses: list[float] = []
+    monkeypatch.setattr(clock, "sleep", pauses.append)
+    assert run("collapse", "--pid", "20", "--cpu", "100").code == 0
+    assert pauses == [0.0005]
+
+
 def test_memory_that_is_unmapped_meanwhile(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
     """ENOMEM also means that the area is gone; the command goes on."""
     make_heap(tree, ["full"] * 3)

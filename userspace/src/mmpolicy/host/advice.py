@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from errno import EACCES, EINVAL, ENOSYS, EPERM
-from itertools import chain
 from typing import Any
 
 from mmpolicy.errors import Exit, Remedies, explain
@@ -69,23 +68,22 @@ class ProcessMemory:
         The kernel makes all its checks for a range of one page, too, but finds no 2 MB block in it
         to collapse.
         """
-        return self._advise([address], PAGE)[0]
+        return self._advise(address, PAGE)
 
-    def collapse(self, addresses: Sequence[int]) -> list[int]:
-        """Ask the kernel to collapse the 2 MB blocks at these addresses, up to the first failure.
+    def collapse(self, start: int, blocks: int = 1) -> int:
+        """Ask the kernel to collapse adjacent aligned 2 MB blocks; return 0 if it made all of them.
 
-        Return 0 for each block before that one; if the first block fails, only its errno. The
-        effect is the same as with one call for each block, but this process stays in the kernel.
+        Else the result is the errno of the last block that failed; other blocks may be made. The
+        kernel drops mmap_lock after each block, and drains the batches of all CPUs once per call.
         """
-        return self._advise(addresses, BLOCK)
+        return self._advise(start, blocks * BLOCK)
 
-    def _advise(self, addresses: Sequence[int], size: int) -> list[int]:
-        where = array("Q", chain.from_iterable((each, size) for each in addresses))
+    def _advise(self, start: int, size: int) -> int:
+        where = array("Q", (start, size))
         done = self._libc.syscall(
-            PROCESS_MADVISE, self._fd, _address(where), ctypes.c_ulong(len(addresses)),
-            MADV_COLLAPSE, 0,
-        )  # fmt: skip
-        return [ctypes.get_errno()] if done < 0 else [0] * (done // size)
+            PROCESS_MADVISE, self._fd, _address(where), ctypes.c_ulong(1), MADV_COLLAPSE, 0
+        )
+        return ctypes.get_errno() if done < 0 else 0
 
     def read(self, addresses: Sequence[int], size: int) -> bytes:
         """Read `size` bytes at each address; the result ends at a page that is no longer mapped."""

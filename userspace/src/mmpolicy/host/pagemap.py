@@ -82,14 +82,9 @@ class Pagemap:
         scanning, the result is empty and can_scan becomes false.
         """
         while True:
-            place = self._out.buffer_info()[0]
             guards = self._guards
-            argument = bytearray(ARGUMENT.pack(
-                ARGUMENT.size, 0, start, end, 0, place, REGIONS, most, 0, 0,
-                ANY | guards, KNOWN | guards,
-            ))  # fmt: skip
             try:
-                number = self._file.ioctl(SCAN, argument)
+                found, end = self._scan(start, end, most, ANY | guards, KNOWN | guards)
                 break
             except Error as err:
                 if err.errno == EINVAL and guards:
@@ -99,11 +94,39 @@ class Pagemap:
                     return [], start
                 else:
                     raise
-        out = self._out
-        found = [Region(*out[at : at + 3]) for at in range(0, 3 * number, 3)]
         if not guards and any(each.categories & SWAPPED for each in found):
             found = [part for each in found for part in self._without_guards(each)]
+        return found, end
+
+    def _scan(
+        self, start: int, end: int, most: int, some: int, told: int, regions: int = REGIONS
+    ) -> tuple[list[Region], int]:
+        """Return regions with one of some categories, and the address where the walk ended."""
+        out = self._out
+        argument = bytearray(ARGUMENT.pack(
+            ARGUMENT.size, 0, start, end, 0, out.buffer_info()[0], regions, most, 0, 0, some, told
+        ))  # fmt: skip
+        number = self._file.ioctl(SCAN, argument)
+        found = [Region(*out[at : at + 3]) for at in range(0, 3 * number, 3)]
         return found, ARGUMENT.unpack(argument)[4]
+
+    def kind(self, start: int, end: int) -> int:
+        """Return the categories of all pages of a range, or 0 if they differ or are not known.
+
+        FILE is left out, so the kernel reads page table entries alone, which is much faster; a
+        guard gives 0.
+        """
+        if not self.can_scan:
+            return 0
+        try:
+            found, _ = self._scan(start, end, 0, ANY, ANY | ZERO | HUGE, regions=2)
+        except Error as err:
+            if err.errno not in (ENOTTY, ENOSYS):
+                raise
+            self.can_scan = False
+            return 0
+        whole = len(found) == 1 and found[0][:2] == (start, end)
+        return found[0].categories if whole else 0
 
     def _without_guards(self, region: Region) -> Iterator[Region]:
         """Yield a region split by kind, as a scan without GUARD reports guard pages as swapped."""

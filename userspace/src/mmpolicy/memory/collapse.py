@@ -7,11 +7,11 @@ fills holes, copies pages that are shared after fork(), and swaps pages in. So e
 checked just before the call. It is checked again after the call, which may return success without
 a collapse.
 
-Without a CPU budget, up to GROUP blocks are checked together, collapsed, and checked again. A
-collapse replaces the contents of the CPU's caches, so Python runs several times slower after it.
-The last of these blocks was checked up to SLICE_S before its collapse. Within that time, the
-program may free pages, which the collapse fills again, or fork, so that the collapse copies shared
-pages.
+Without a CPU budget, up to GROUP blocks are checked together, collapsed by one call, and checked
+again. A collapse replaces the contents of the CPU's caches, so Python runs several times slower
+after it. The last of these blocks was checked up to SLICE_S before its collapse. Within that time,
+the program may free pages, which the collapse fills again, or fork, so that the collapse copies
+shared pages.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from math import inf
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit, explain
+from mmpolicy.host import pagemap
 from mmpolicy.host.advice import BLOCK, KERNEL, NO_COLLAPSE, REMEDIES, ProcessMemory
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
@@ -44,9 +45,9 @@ PMD_SIZE = f"{THP}/hpage_pmd_size"
 # blocks whose pagemap entries one read returns; the kernel drops mmap_lock after each read
 CHUNK = 16
 LOOK_S = 0.25  # seconds between checks of free memory and of memory pressure
-# Without a CPU budget, the run works for SLICE_S seconds under SCHED_FIFO, then sleeps for a
-# moment so that a program on the same CPU can run. One such sleep takes 40 us of CPU time.
-SLICE_S, GROUP = 0.008, 8
+# Without a CPU budget, the run works for SLICE_S seconds under SCHED_FIFO, then sleeps for TURN_S
+# so that a program on the same CPU can run. A sleep of 0 does not leave the CPU on Linux 7.3.
+SLICE_S, TURN_S, GROUP = 0.008, 0.0005, 8
 MARGIN = 2 * BLOCK  # bytes to stay below a cgroup's limit, as each CPU charges memory in batches
 SECTION = 1 << 15  # page frames of a memory section; a section never spans two NUMA nodes
 # bytes below a cgroup's limit from which on its usage is read before each collapse
@@ -64,6 +65,7 @@ BACK_OFF_S = 1.0  # seconds to pause after one slow collapse; doubled after each
 # Bits in the highest byte of a pagemap entry
 PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
 FRAME = (1 << 55) - 1
+MADE = pagemap.HUGE | pagemap.PRESENT
 FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
 THERE = bytes(mark >> 7 for mark in range(256))
 # 512 pagemap entries as one big number: for the frames 0, 1, 2 and so on, and for frame 1 each
@@ -100,6 +102,9 @@ class Verdict(NamedTuple):
     pages: int  # number of pages in the block that no other process shares
     missing: int  # number of absent pages in the block, which a collapse would fill
     frame: int = 0  # number of the page frame of one of the pages
+
+
+HUGE_ONE, FULL_ONE = Verdict(HUGE, PAGES, 0), Verdict("", PAGES, 0)
 
 
 class Candidates(NamedTuple):
@@ -224,10 +229,11 @@ class Target:
         self._flags = Flags(host.tree)
         self.folders = limited_folders(host.tree, pid)
 
-    def look(self, note: Callable[[int, Verdict], None] = lambda _start, _verdict: None) -> Seen:
+    def look(self, note: Callable[[int, Verdict], None] | None = None) -> Seen:
         """Return the blocks to collapse, and all other pages by cause; page contents are not read.
 
-        note() is called with the decision about each 2 MB block that has any page.
+        note() is called with the decision about each 2 MB block that has any page. Without note(),
+        some blocks to collapse may be shared, locked or watched, which verdicts() finds later.
         """
         seen = Seen()
         for area in self._space.areas():
@@ -237,7 +243,7 @@ class Target:
         return seen
 
     def _look_at(
-        self, start: int, end: int, seen: Seen, note: Callable[[int, Verdict], None]
+        self, start: int, end: int, seen: Seen, note: Callable[[int, Verdict], None] | None
     ) -> None:
         first, last = -(-start // BLOCK) * BLOCK, end // BLOCK * BLOCK
         if first >= last:
@@ -246,21 +252,17 @@ class Target:
         self._edge(start, first, seen)
         self._edge(last, end, seen)
         starts, missing, pages = list[int](), 0, 0
-        for begin in range(first, last, CHUNK * BLOCK):
-            raw = self._entries(begin, min(CHUNK, (last - begin) // BLOCK))
-            if raw == bytes(len(raw)):
-                continue
-            for at in range(0, len(raw), ENTRIES):
-                verdict = self._judge(raw[at : at + ENTRIES])
-                note(begin + at // 8 * PAGE, verdict)
-                seen.pages += verdict.pages
-                if verdict.cause == HUGE:
-                    seen.huge += verdict.pages
-                elif verdict.cause:
-                    seen.skip(verdict)
-                else:
-                    starts.append(begin + at // 8 * PAGE)
-                    missing, pages = missing + verdict.missing, pages + verdict.pages
+        for start, verdict in self._judged(first, last, is_quick=note is None):
+            if note:
+                note(start, verdict)
+            seen.pages += verdict.pages
+            if verdict.cause == HUGE:
+                seen.huge += verdict.pages
+            elif verdict.cause:
+                seen.skip(verdict)
+            else:
+                starts.append(start)
+                missing, pages = missing + verdict.missing, pages + verdict.pages
         if not starts:
             return
         number = self.memory.permits(starts[0])
@@ -270,6 +272,20 @@ class Target:
             seen.skipped[FORBIDDEN if number == EINVAL else GONE] += pages
             return
         seen.areas.append(Candidates(self.pid, starts, missing))
+
+    def _judged(self, first: int, last: int, is_quick: bool) -> Iterator[tuple[int, Verdict]]:
+        """Yield the aligned 2 MB that have any page; a quick look takes those full that look so."""
+        for begin in range(first, last, CHUNK * BLOCK):
+            end = min(begin + CHUNK * BLOCK, last)
+            kind = self._space.kind(begin, end)
+            if kind == MADE or (kind == pagemap.PRESENT and is_quick):
+                one = HUGE_ONE if kind == MADE else FULL_ONE
+                yield from ((start, one) for start in range(begin, end, BLOCK))
+                continue
+            raw = self._entries(begin, (end - begin) // BLOCK)
+            if raw != bytes(len(raw)):
+                for at in range(0, len(raw), ENTRIES):
+                    yield begin + at // 8 * PAGE, self._judge(raw[at : at + ENTRIES])
 
     def _edge(self, start: int, end: int, seen: Seen) -> None:
         for begin in range(start, end, BLOCK):
@@ -356,6 +372,8 @@ class Target:
 
     def made(self, starts: Sequence[int]) -> list[bool]:
         """Return for each of adjacent 2 MB blocks whether it is one huge page now."""
+        if self._space.kind(starts[0], starts[-1] + BLOCK) == MADE:
+            return [True] * len(starts)
         raw = self._entries(starts[0], len(starts))
         entries = array("Q", raw.ljust(len(starts) * ENTRIES, b"\0"))
         ends = zip(entries[::PAGES], entries[PAGES - 1 :: PAGES])
@@ -511,7 +529,7 @@ class Collapser:
         if self._slow:
             pause = max(pause, BACK_OFF_S * 2 ** (self._slow - 1))
         if pause or self._worked_s >= SLICE_S:
-            self._host.sleep(pause)
+            self._host.sleep(max(pause, TURN_S))
             self._worked_s = 0.0
 
     def _collapse(self, target: Target, starts: list[int]) -> dict[int, int]:
@@ -523,13 +541,13 @@ class Collapser:
             why = verdict.cause or self._beyond_growth(verdict, chosen.values())
             if why and chosen:
                 break  # the next step begins with this block
-            numbers[start] = 0
-            if why:
-                self.done.skipped[why] += verdict.pages
-            elif self._has_room(target, verdict.frame, len(chosen)):
+            if not why and self._has_room(target, verdict.frame, len(chosen)):
                 chosen[start] = verdict
-            else:
+                continue
+            numbers[start] = 0
+            if self.done.stopped:
                 break
+            self.done.skipped[why] += verdict.pages
         return self._call(target, chosen, numbers) if chosen else numbers
 
     def _beyond_growth(self, verdict: Verdict, chosen: Iterable[Verdict]) -> str:
@@ -542,25 +560,31 @@ class Collapser:
     def _call(
         self, target: Target, chosen: dict[int, Verdict], numbers: dict[int, int]
     ) -> dict[int, int]:
-        """Collapse adjacent blocks up to the first failure; return the errno of each block
-        reached.
-        """
+        """Collapse adjacent blocks, and add the errno of each block that was reached."""
+        starts = [*chosen]
         began = self._host.clock()
-        found = target.memory.collapse([*chosen])
-        self._time(len(found), self._host.clock() - began)
-        reached = [*chosen][: len(found)]
-        for start, number, is_made in zip(reached, found, target.made(reached)):
-            numbers[start] = number
+        number = target.memory.collapse(starts[0], len(starts))
+        took = self._host.clock() - began
+        # ENOMEM and EBUSY end the call, so they are of the first that was not made. Another errno
+        # may be of a later one, so a call for each tells.
+        known = len(starts) == 1 or number in (ENOMEM, EBUSY)
+        for start, is_made in zip(starts, target.made(starts)):
+            if self.done.stopped and not is_made:
+                continue
+            if not is_made and not known:
+                number = target.memory.collapse(start)
+                is_made = target.made([start])[0]
+            numbers[start] = 0 if is_made else number
             if is_made:
-                numbers[start] = 0
                 self._since += 1
                 self.done.made[target.pid] += 1
                 self.done.starts.add(start)
                 self.done.added[target.pid] += chosen[start].missing
             else:
                 self._note(target, number, start, chosen[start])
-        return {start: number for start, number in numbers.items()
-                if start in reached or start not in chosen}  # fmt: skip
+                known = False
+        self._time(len(starts), took)
+        return numbers
 
     def _note(self, target: Target, number: int, start: int, verdict: Verdict) -> None:
         """Record the reason if a collapse made no huge page."""

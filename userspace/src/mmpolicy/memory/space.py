@@ -296,6 +296,14 @@ class Space:
             self.holds.took((time.perf_counter() - begin) / max(pages // BLOCK, 1))
         return found
 
+    def kind(self, start: int, end: int) -> int:
+        """Return the categories that all pages of a range have, without FILE; 0 if they differ."""
+        with self.holds.undisturbed():
+            begin = time.perf_counter()
+            found = self._opened().kind(start, end)
+            self.holds.took(time.perf_counter() - begin)
+        return found
+
     def contents(self, start: int, pages: int) -> bytes:
         """Return the contents of pages; the kernel takes mmap_lock for each page, and marks it
         accessed.
