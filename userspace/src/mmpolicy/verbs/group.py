@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from errno import ENOSPC
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import click
@@ -27,6 +29,16 @@ SIGPIPE = SHELL + signal.SIGPIPE
 OUTPUT_REMEDIES = KEEP_REMEDIES | {
     ENOSPC: (Exit.FAILED, "make room where the output goes; what the command did is done"),
 }
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a module; its objects stay, so looking for garbage among them would only take time."""
+    gc.disable()
+    try:
+        return import_module(name)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class Group(click.Group):
@@ -50,7 +62,7 @@ class Group(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Return a verb, or None if it does not exist."""
         if name in self.verbs and name not in self.commands:
-            module = import_module(f"mmpolicy.verbs.{self.verbs[name]}")
+            module = _imported(f"mmpolicy.verbs.{self.verbs[name]}")
             commands = [each for each in vars(module).values() if isinstance(each, click.Command)]
             self.commands |= {str(each.name): each for each in commands if each.name == name}
         return self.commands.get(name)
