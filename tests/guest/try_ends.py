@@ -40,7 +40,7 @@ TYPED, STATE = Path("/run/try-ends-typed.txt"), f"{CONTROL}/state"
 PHASES = ("start", "blocks", "blocks", "keep")
 LEASE_S, PATIENCE_S = 6, 300
 TRY = ["try", "--cgroup", CGROUP, "--candidate", "adaptive", "--yes", "--foreground", "--block"]
-TRY += ["3", "--pairs", "10", "--lease", str(LEASE_S)]
+TRY += ["5", "--pairs", "10", "--lease", str(LEASE_S)]
 
 
 def shell(text: str) -> str:
