@@ -30,6 +30,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.collapse import Collapser, Done, Limits, Target
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.space import HUGE, PRESENT, Space
 from mmpolicy.memory.trim import Pressure
 
 BLOCKS = 12
@@ -361,3 +362,20 @@ def test_own_memory_is_given_back() -> None:
     assert len(times) == 3 and all(0 < each < 10 for each in times)
     assert len(Path("/proc/self/maps").read_text().splitlines()) <= before + 1
     assert mmap.PAGESIZE == 4096
+
+
+def test_the_kind_of_a_range() -> None:
+    """Before: all of it is there, in small pages. After: huge. With a hole: neither."""
+    with program("full") as one:
+        space = Space(Tree("/"), one.pid, Holds(Tree("/")))
+        end = one.heap + BLOCKS * BLOCK
+        if not space.can_scan:
+            assert space.kind(one.heap, end) == 0
+            pytest.skip("this kernel has no PAGEMAP_SCAN")
+        assert space.kind(one.heap, end) == PRESENT
+        assert collapsed(one) == 0
+        assert space.kind(one.heap, end) == PRESENT | HUGE
+        assert one.say("split") == "done"
+        assert space.kind(one.heap, end) == PRESENT
+    with program("half") as one:
+        assert Space(Tree("/"), one.pid, Holds(Tree("/"))).kind(one.heap, one.heap + BLOCK) == 0
