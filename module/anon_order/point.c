@@ -261,7 +261,7 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
  * clear the accessed bits of its first and last page. A write by the kernel
  * itself sets no accessed bit, so it returns false then.
  */
-static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
+static __always_inline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 {
 	struct mmp_profile *profile = mmp_profile_of(vmf->vma->vm_mm);
 	const struct mmp_settings *settings = rcu_dereference(profile->settings);
@@ -269,15 +269,22 @@ static noinline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 
 	if (!policy)
 		return false;
-	anon_order_count(profile, mmp_are_singles(vmf, order) ? SINGLES :
-						ALLOCATED + min(order, MMP_MAX_ORDER));
+	this_cpu_inc(anon_order_counters(profile)[mmp_are_singles(vmf, order) ? SINGLES :
+						  ALLOCATED + min(order, MMP_MAX_ORDER)]);
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
+}
+
+/* Path while faults are timed. */
+static noinline bool anon_order_mapped_timed(const struct vm_fault *vmf, int order)
+{
+	mmp_fault_ends(vmf);
+	return order && anon_order_mapped(vmf, order);
 }
 
 /* Implements &mm_policy_ops.anon_mapped. */
 bool mmp_anon_mapped(const struct vm_fault *vmf, int order)
 {
 	if (static_branch_unlikely(&mmp_timing))
-		mmp_fault_ends(vmf);
+		return anon_order_mapped_timed(vmf, order);
 	return order && anon_order_mapped(vmf, order);
 }

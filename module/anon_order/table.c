@@ -61,3 +61,27 @@ struct mmp_point mmp_point_anon_order = {
 	.shadows = true,
 	.switched = mmp_available_watch,
 };
+
+/**
+ * mmp_anon_order_scarce - look at how much memory is available, and lower an
+ * order accordingly
+ * @vma: the VMA of the fault
+ * @order: the order that the policy requests
+ * @percent: the knob min_available_percent, not 0
+ *
+ * Context: as for mmp_available(); takes no lock.
+ * Return: the order to use.
+ */
+unsigned int mmp_anon_order_scarce(const struct vm_area_struct *vma, unsigned int order,
+				   u32 percent)
+{
+	unsigned long pages = 1UL << order;
+	unsigned int available;
+
+	if (mmp_plenty_look(vma, percent * 10, pages))
+		return order;
+	available = mmp_available(vma, percent * 10, &pages);
+	order = min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
+	mmp_available_take(1UL << order);
+	return order;
+}

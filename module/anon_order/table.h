@@ -72,6 +72,9 @@ static inline const struct mmp_policy *anon_order_policy(const struct mmp_settin
 	return anon_order_of(settings->active[MM_POLICY_ANON_ORDER], settings, vma);
 }
 
+unsigned int mmp_anon_order_scarce(const struct vm_area_struct *vma, unsigned int order,
+				   u32 percent);
+
 /*
  * Returns @order, lowered if less memory than min_available_percent is
  * available to @vma.
@@ -80,16 +83,11 @@ static inline unsigned int anon_order_lowered(const struct mmp_settings *setting
 					      const struct vm_area_struct *vma,
 					      unsigned int order)
 {
-	u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
-	unsigned long pages = 1UL << order;
-	unsigned int available;
+	const u32 percent = anon_order_knob(settings, MIN_AVAILABLE_PERCENT);
 
-	if (!percent || mmp_plenty(vma, percent * 10, pages))
+	if (!percent || mmp_plenty(vma, percent * 10, 1UL << order))
 		return order;
-	available = mmp_available(vma, percent * 10, &pages);
-	order = min_t(unsigned int, mmp_lowered(order, available, percent), ilog2(pages | 1));
-	mmp_available_take(1UL << order);
-	return order;
+	return mmp_anon_order_scarce(vma, order, percent);
 }
 
 /*

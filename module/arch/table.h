@@ -24,4 +24,9 @@
 #define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
 #endif
 
+/* True if mmp_make_old() may be called without the lock of the page table. */
+#ifndef MMP_MAKES_OLD_UNLOCKED
+#define MMP_MAKES_OLD_UNLOCKED	false
+#endif
+
 #endif /* MMPOLICY_ARCH_TABLE_H */

@@ -115,8 +115,7 @@ static void question_note(const struct vm_fault *vmf, unsigned long answer)
 
 /*
  * Stores the policy's answer of a single page, or of stock, for when the kernel
- * asks for sizes, and for the next faults. fault_prepare() stores an answer of
- * large folios later.
+ * asks for sizes, and for the next faults.
  *
  * Context: preemption is off.
  */
@@ -134,6 +133,18 @@ static __always_inline unsigned long keep_small(const struct vm_fault *vmf, unsi
 		keep_ahead(mm, epoch);
 	}
 	return answer;
+}
+
+/*
+ * Stores the policy's answer of large folios for when the kernel asks for
+ * sizes.
+ *
+ * Context: preemption is off.
+ */
+static __always_inline void keep_large(unsigned long answer)
+{
+	__this_cpu_write(mmp_question.answer, answer);
+	__this_cpu_write(mmp_question.page, 0);
 }
 
 /*
@@ -160,6 +171,8 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	}
 	if (answer <= MM_POLICY_STOCK)
 		answer = keep_small(vmf, answer);
+	else
+		keep_large(answer);
 	mmp_ask_end();
 	if (static_branch_unlikely(&mmp_timing) && !userfaultfd_armed(vmf->vma))
 		return answer | MMP_TOLD;
@@ -196,36 +209,50 @@ unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 }
 
 /*
- * Count of a process's anonymous pages: this CPU's part, and the shared sum. A
- * change shows that a fault has mapped pages.
+ * Count of a process's anonymous pages: this CPU's part and the shared sum. The
+ * difference of two counts is the number of pages that a fault has mapped,
+ * unless the task was switched out in between.
  */
 struct counted {
+	unsigned long switches;
 	const s32 *part;
-	s32 here;
-	s64 all;
+	s64 pages;
 };
 
-/* Reads the count of anonymous pages. Context: preemption is off. */
+/*
+ * Reads the count of anonymous pages. Context: preemption may be on; a move to
+ * another CPU during the reads changes the number of switches.
+ */
 static __always_inline struct counted counted(const struct mm_struct *mm)
 {
 	const struct percpu_counter *pages = &mm->rss_stat[MM_ANONPAGES];
-	const s32 *part = this_cpu_ptr(pages->counters);
+	struct counted count = { .switches = current->nvcsw + current->nivcsw };
 
-	return (struct counted){ .part = part, .here = *part, .all = READ_ONCE(pages->count) };
+	barrier();
+	count.part = raw_cpu_ptr(pages->counters);
+	count.pages = READ_ONCE(*count.part) + READ_ONCE(pages->count);
+	return count;
 }
 
+#define UNKNOWN_PAGES	(-1L)
+
 /*
- * Returns true if this fault has mapped a folio. If another thread was faster,
- * the kernel has released this fault's folio, and the count has not changed.
- * After a move to another CPU the count cannot tell, and this returns true.
+ * Returns the number of pages that this fault has mapped; 0 if another thread
+ * was faster, as the kernel has then released this fault's folio. Reclaim by
+ * this fault and large changes of the sum by other CPUs falsify the number, but
+ * cannot turn it into the size of the requested folio unless this fault has
+ * mapped that folio. After a move to another CPU the count cannot tell, and
+ * this returns UNKNOWN_PAGES.
  *
  * Context: preemption is off.
  */
-static __always_inline bool has_grown(struct counted before, const struct mm_struct *mm)
+static __always_inline long pages_mapped(struct counted before, const struct mm_struct *mm)
 {
-	struct counted now = counted(mm);
+	const struct counted now = counted(mm);
 
-	return now.part != before.part || now.here != before.here || now.all != before.all;
+	if (likely(now.switches == before.switches))
+		return now.pages - before.pages;
+	return now.part == before.part && now.pages == before.pages ? 0 : UNKNOWN_PAGES;
 }
 
 /*
@@ -248,83 +275,134 @@ static int order_mapped(pte_t entry, unsigned long address)
 }
 
 /*
- * Reports a mapped folio to the policy, and clears the accessed bits of its
- * first and last page, except the faulting one. policy_mapped() in the kernel's
- * hooks does the same.
+ * Clears the accessed bits of the first and last page of a folio, except the
+ * faulting one. policy_mapped() in the kernel's hooks does the same. @pte is
+ * the entry of the faulting page.
  */
-static void tell_mapped(const struct mm_policy_ops *ops, struct vm_fault *vmf, pte_t *pte)
+static __always_inline void make_ends_old(const struct vm_fault *vmf, pte_t *pte, int order)
 {
-	int order = order_mapped(mmp_read_pte(pte), vmf->address), first, last;
+	const int first = -(int)(vmf->address >> PAGE_SHIFT & (BIT(order) - 1));
+	const int last = first + (int)BIT(order) - 1;
 
-	if (order < 0 || (!order && !static_branch_unlikely(&mmp_timing)))
-		return;
-	if (!ops->anon_mapped(vmf, order))
-		return;
-	first = -(int)(vmf->address >> PAGE_SHIFT & (BIT(order) - 1));
-	last = first + BIT(order) - 1;
 	if (first)
 		mmp_make_old(pte + first);
 	if (last)
 		mmp_make_old(pte + last);
 }
 
-/*
- * Reports the folio that this fault has mapped, if it has. The page table may
- * have been freed meanwhile, so this locks it as the kernel does: it takes the
- * lock and reads the PMD again.
- */
-static void fault_mapped(struct vm_fault *vmf, struct counted before)
+/* Reports the folio that @pte maps to the policy. */
+static void tell_mapped(struct vm_fault *vmf, pte_t *pte)
 {
-	const struct mm_policy_ops *ops;
-	spinlock_t *lock;	/* lock of the page table */
-	pmd_t pmd;
+	const int order = order_mapped(mmp_read_pte(pte), vmf->address);
 
-	guard(mmp_ask)();
-	if (!has_grown(before, vmf->vma->vm_mm))
+	if (order < 0 || (!order && !static_branch_unlikely(&mmp_timing)))
 		return;
-	ops = rcu_dereference(mmp_asked[MM_POLICY_ANON_ORDER]);
-	pmd = pmdp_get_lockless(vmf->pmd);
-	if (!ops || !mmp_is_table(pmd))
+	if (mmp_anon_mapped(vmf, order))
+		make_ends_old(vmf, pte, order);
+}
+
+/*
+ * Reports the folio that the page table shows. The page table may have been
+ * freed meanwhile, so this locks it as the kernel does: it takes the lock and
+ * reads the PMD again.
+ *
+ * Context: preemption is off.
+ */
+static noinline void look_at_mapped(struct vm_fault *vmf)
+{
+	pmd_t pmd = pmdp_get_lockless(vmf->pmd);
+	spinlock_t *lock;	/* lock of the page table */
+
+	if (!mmp_is_table(pmd))
 		return;
 	lock = pte_lockptr(vmf->vma->vm_mm, &pmd);
 	spin_lock(lock);
 	if (pmd_same(pmd, pmdp_get_lockless(vmf->pmd)))
-		tell_mapped(ops, vmf, (pte_t *)mmp_table(pmd) + pte_index(vmf->address));
+		tell_mapped(vmf, (pte_t *)mmp_table(pmd) + pte_index(vmf->address));
 	spin_unlock(lock);
 }
 
 /*
- * Does all that may sleep in do_anonymous_page() before the kernel asks for
- * sizes, and then stores the answer again: while the task slept later, other
- * tasks could overwrite it. If something fails here, it fails again in the
- * kernel, which handles the error.
+ * Reports a folio of the requested order without a look at the page table. An
+ * accessed bit that is cleared by mistake, because another task has changed the
+ * entry, does no harm.
+ *
+ * Context: preemption is off, so a page table that the PMD still points to is
+ * not freed.
  */
-static struct counted fault_prepare(struct vm_fault *vmf, unsigned long answer)
+static __always_inline void tell_requested(struct vm_fault *vmf, int order)
+{
+	const bool make_old = mmp_anon_mapped(vmf, order);
+	const unsigned long table = mmp_table_bits(pmdp_get_lockless(vmf->pmd));
+
+	if (make_old && mmp_bits_table(table))
+		make_ends_old(vmf, (pte_t *)mmp_table_at(table) + pte_index(vmf->address), order);
+}
+
+/*
+ * Reports the folio that this fault has mapped, if it has. Looks at the page
+ * table only if the count of pages does not show a folio of the order that the
+ * policy has requested.
+ */
+static __always_inline void fault_mapped(struct vm_fault *vmf, struct counted before,
+					 unsigned long answer)
+{
+	const int order = __fls((answer & ~MMP_TOLD) | BIT(0));
+	long pages;
+
+	guard(mmp_ask)();
+	pages = pages_mapped(before, vmf->vma->vm_mm);
+	if (!pages || !anybody_is_asked())
+		return;
+	if (MMP_MAKES_OLD_UNLOCKED && likely(pages == BIT(order)) && order)
+		tell_requested(vmf, order);
+	else
+		look_at_mapped(vmf);
+}
+
+/*
+ * Does all that may sleep in do_anonymous_page() before the kernel asks for
+ * sizes, and then stores the answer again: while the task slept, other tasks
+ * could overwrite it. If something fails here, it fails again in the kernel,
+ * which handles the error.
+ */
+static noinline void fault_prepare(struct vm_fault *vmf, unsigned long answer)
 {
 	struct vm_area_struct *vma = vmf->vma;
 
-	mmp_call_enter();
-	if (likely(!(vma->vm_flags & VM_SHARED))) {
-		if (pmd_none(pmdp_get_lockless(vmf->pmd)))
-			static_call(mmp_pte_alloc)(vma->vm_mm, vmf->pmd);
-		if (!vma->anon_vma)
-			static_call(mmp_anon_prepare)(vmf);
-	}
+	if (pmd_none(pmdp_get_lockless(vmf->pmd)))
+		static_call(mmp_pte_alloc)(vma->vm_mm, vmf->pmd);
+	if (!vma->anon_vma)
+		static_call(mmp_anon_prepare)(vmf);
 	guard(preempt)();
 	question_note(vmf, answer & ~MMP_TOLD);
-	return counted(vma->vm_mm);
+}
+
+/* Returns true if fault_prepare() has something to do. */
+static __always_inline bool needs_to_prepare(const struct vm_fault *vmf)
+{
+	const struct vm_area_struct *vma = vmf->vma;
+
+	return !(vma->vm_flags & VM_SHARED) &&
+	       (!vma->anon_vma || pmd_none(pmdp_get_lockless(vmf->pmd)));
 }
 
 vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 {
-	struct counted before = fault_prepare(vmf, answer);
-	const int cpu = mmp_unfold_begin(vmf, answer);
-	vm_fault_t ret = static_call(mmp_fault_original)(vmf);
+	struct counted before;
+	vm_fault_t ret;
+	int cpu;
 
+	mmp_call_enter();
+	if (unlikely(needs_to_prepare(vmf)))
+		fault_prepare(vmf, answer);
+	before = counted(vmf->vma->vm_mm);
+	cpu = mmp_unfold_begin(vmf, answer);
+	ret = static_call(mmp_fault_original)(vmf);
 	mmp_unfold_end(vmf, cpu);
 	if (!ret)
-		fault_mapped(vmf, before);
-	mmp_call_leave();	/* pairs with mmp_call_enter() in fault_prepare() */
+		fault_mapped(vmf, before, answer);
+	mmp_call_leave();
 	return ret;
 }
 
@@ -352,22 +430,16 @@ static bool huge_is_wanted(const struct vm_fault *vmf)
 	return answer & BIT(PMD_ORDER);
 }
 
-/* counted() and has_grown() for callers that may be preempted. */
-static struct counted counted_now(const struct mm_struct *mm)
+/* pages_mapped() for callers that may be preempted. */
+static long pages_mapped_now(struct counted before, const struct mm_struct *mm)
 {
 	guard(preempt)();
-	return counted(mm);
-}
-
-static bool has_grown_now(struct counted before, const struct mm_struct *mm)
-{
-	guard(preempt)();
-	return has_grown(before, mm);
+	return pages_mapped(before, mm);
 }
 
 static vm_fault_t huge_if_wanted(struct vm_fault *vmf)
 {
-	struct counted before = counted_now(vmf->vma->vm_mm);
+	struct counted before = counted(vmf->vma->vm_mm);
 	vm_fault_t ret;
 
 	if (!huge_is_wanted(vmf)) {
@@ -375,7 +447,7 @@ static vm_fault_t huge_if_wanted(struct vm_fault *vmf)
 		return VM_FAULT_FALLBACK;
 	}
 	ret = static_call(mmp_huge_original)(vmf);
-	if (!ret && has_grown_now(before, vmf->vma->vm_mm))
+	if (!ret && pages_mapped_now(before, vmf->vma->vm_mm))
 		mmp_ask(MM_POLICY_ANON_ORDER, false, anon_mapped, vmf, PMD_ORDER);
 	return ret;
 }

@@ -248,8 +248,8 @@ void mmp_available_take(unsigned long pages)
 }
 
 /*
- * Slow path of mmp_plenty(). If little memory is spare, no part of it is cached
- * for this CPU.
+ * Looks whether memory is ample, after mmp_plenty() has returned false. If little
+ * memory is spare, no part of it is cached for this CPU.
  */
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages)

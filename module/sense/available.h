@@ -77,8 +77,8 @@ static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
 }
 
 /**
- * mmp_plenty - test whether memory is so ample that mmp_available() need not be
- * called
+ * mmp_plenty - test whether this CPU has cached that memory is ample, and take
+ * from it
  * @vma: the requesting VMA
  * @enough: share that should stay available, in 1/1000
  * @pages: requested pages
@@ -86,17 +86,16 @@ static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
  * A task that migrates in between may take spare memory of two CPUs, which is
  * little.
  * Context: as for mmp_available().
- * Return: true if memory is ample.
+ * Return: true if memory is ample; if not, mmp_plenty_look() may find it ample.
  */
 static inline bool mmp_plenty(const struct vm_area_struct *vma, unsigned int enough,
 			      unsigned long pages)
 {
-	if (likely(mmp_looked_for(&mmp_spare.by, vma, enough) &&
-		   this_cpu_read(mmp_spare.pages) >= pages)) {
-		this_cpu_sub(mmp_spare.pages, pages);
-		return true;
-	}
-	return mmp_plenty_look(vma, enough, pages);
+	if (unlikely(!mmp_looked_for(&mmp_spare.by, vma, enough) ||
+		     this_cpu_read(mmp_spare.pages) < pages))
+		return false;
+	this_cpu_sub(mmp_spare.pages, pages);
+	return true;
 }
 
 unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,

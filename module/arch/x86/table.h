@@ -60,10 +60,17 @@ static inline bool mmp_bits_writable(unsigned long bits)
 	return bits & _PAGE_RW;
 }
 
-/* Clears the accessed bit; ptep_test_and_clear_young() is not exported. */
+/*
+ * Clears the accessed bit of a present entry; ptep_test_and_clear_young() is not exported, and may
+ * change an entry that has just been swapped out. The lock of the page table need not be held.
+ */
+#define MMP_MAKES_OLD_UNLOCKED	true
 static inline void mmp_make_old(pte_t *ptep)
 {
-	clear_bit(_PAGE_BIT_ACCESSED, (unsigned long *)&ptep->pte);
+	const unsigned long bits = READ_ONCE(ptep->pte);
+
+	if (bits & _PAGE_PRESENT)
+		cmpxchg(&ptep->pte, bits, bits & ~_PAGE_ACCESSED);
 }
 
 /* True for a present entry that is accessed; never for an entry with a NUMA hint. */
