@@ -120,6 +120,9 @@ DECLARE_PER_CPU(long, mmp_inside);
 /* ask.c: the callbacks to call at each point */
 extern const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
 
+/* Returns true while @point has callbacks. Its calls may be attached longer. */
+#define mmp_is_asked(point)	rcu_access_pointer(mmp_asked[point])
+
 /*
  * Begins an RCU read section. Turning preemption off suffices for RCU, and
  * takes fewer instructions.

@@ -37,11 +37,6 @@ DEFINE_STATIC_CALL_NULL(mmp_huge_original, mmp_replace_huge);
 DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
 DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
 
-static bool anybody_is_asked(void)
-{
-	return rcu_access_pointer(mmp_asked[MM_POLICY_ANON_ORDER]);
-}
-
 /*
  * Returns true if a policy or shadow policy decides for this task. If not, this
  * CPU caches that until bindings, arms of the experiment or settings change,
@@ -72,7 +67,7 @@ static bool decides(const struct mm_struct *mm)
 bool mmp_policy_decides(const struct mm_struct *mm)
 {
 	guard(mmp_ask)();
-	return anybody_is_asked() && decides(mm);
+	return mmp_is_asked(MM_POLICY_ANON_ORDER) && decides(mm);
 }
 
 /*
@@ -127,7 +122,7 @@ static __always_inline unsigned long keep_small(const struct vm_fault *vmf, unsi
 	__this_cpu_write(mmp_question.answer, answer);
 	__this_cpu_write(mmp_question.page, answer ? 0 : epoch ^ (unsigned long)vmf->vma);
 	if (unlikely(answer)) {
-		if (anybody_is_asked())
+		if (mmp_is_asked(MM_POLICY_ANON_ORDER))
 			decides(mm);
 	} else if (__this_cpu_read(mmp_ahead)) {
 		keep_ahead(mm, epoch);
@@ -162,7 +157,7 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 
 	rcu_lock_acquire(&rcu_lock_map);
 	__this_cpu_write(mmp_ahead, 0);
-	if (anybody_is_asked()) {
+	if (mmp_is_asked(MM_POLICY_ANON_ORDER)) {
 		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no table */
 		    !mmp_pmd_size_asked(vmf->vma))
 			/* policies expect a PMD question first */
@@ -200,8 +195,8 @@ unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 		const struct mmp_question *question = this_cpu_ptr(&mmp_question);
 		const struct vm_fault *vmf = question->vmf;
 
-		if (anybody_is_asked() && vmf && object_is_on_stack(vmf) && vmf->vma == vma &&
-		    question->key == (READ_ONCE(mmp_epoch) ^ vmf->address) &&
+		if (mmp_is_asked(MM_POLICY_ANON_ORDER) && vmf && object_is_on_stack(vmf) &&
+		    vmf->vma == vma && question->key == (READ_ONCE(mmp_epoch) ^ vmf->address) &&
 		    question->answer == MMP_SWAPIN_ASKS && decides(vma->vm_mm))
 			answer = mmp_anon_orders(vmf, MM_POLICY_SWAPIN);
 	}

@@ -16,7 +16,7 @@
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 #include <uapi/linux/btf.h>
-#include <asm/ibt.h>
+#include <asm/cacheflush.h>
 
 static bool kill;
 module_param(kill, bool, 0);
@@ -32,7 +32,15 @@ module_param(rename, charp, 0);
 static bool newer;
 module_param(newer, bool, 0);
 
+#ifdef CONFIG_X86
+#include <asm/ibt.h>
 static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
+#define AT	0	/* a kprobe is behind ENDBR already */
+#else
+static const u8 nop[MCOUNT_INSN_SIZE] = { 0x1f, 0x20, 0x03, 0xd5 };
+#define AT	4	/* the call comes after MOV X9, X30 */
+#endif
+
 static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];
 static u8 *site;	/* writable alias of the ftrace call */
 static char *byte;	/* writable alias in the kernel's BTF */
@@ -69,6 +77,7 @@ static void *meddle_writable(const void *at)
 static int meddle_write(void *text)
 {
 	memcpy(site, text, sizeof(was));
+	flush_icache_range((unsigned long)site, (unsigned long)site + sizeof(was));
 	return 0;
 }
 
@@ -101,10 +110,7 @@ static int __init meddle_btf(void)
 	return 0;
 }
 
-/*
- * Finds the ftrace call of a function by a kprobe, whose address is already
- * behind ENDBR.
- */
+/* Finds the ftrace call of a function by a kprobe. */
 static int __init meddle_init(void)
 {
 	void *found = meddle_find("ftrace_kill");
@@ -119,7 +125,8 @@ static int __init meddle_init(void)
 		return meddle_btf();
 	if (!unpatch && !change)
 		return 0;
-	site = meddle_writable(meddle_find(unpatch ?: change));
+	found = meddle_find(unpatch ?: change);
+	site = found ? meddle_writable(found + AT) : NULL;
 	if (!site)
 		return -ENOENT;
 	memcpy(was, site, sizeof(was));

@@ -47,7 +47,7 @@ static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struc
 	const struct mmp_settings *settings;
 	const struct mmp_policy *policy;
 
-	if (!rcu_access_pointer(mmp_asked[MM_POLICY_ANON_ORDER]))
+	if (!mmp_is_asked(MM_POLICY_ANON_ORDER))
 		return false;
 	settings = rcu_dereference(mmp_profile_of(mm)->settings);
 	policy = vma ? anon_order_policy(settings, vma) : settings->active[MM_POLICY_ANON_ORDER];
