@@ -18,12 +18,13 @@ from errno import EACCES, EINVAL, ENOSYS, EPERM
 from typing import Any
 
 from mmpolicy.errors import Exit, Remedies, explain
+from mmpolicy.host.pagemap import PAGE
 
 # system call numbers, which are the same on every architecture but Alpha
 PIDFD_OPEN, PROCESS_MADVISE = 434, 440
 MADV_COLLAPSE = 25
 PR_SET_THP_DISABLE = 41
-PAGE, BLOCK = 4096, 2 << 20
+BLOCK = 2 << 20
 RANGES = 1024  # most ranges of one call (UIO_MAXIOV)
 CAPABLE = "run it as root; a unit needs CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_SYS_ADMIN"
 NO_COLLAPSE = "this kernel has no MADV_COLLAPSE"

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import PAGE as PAGE
 
 FILE = "/var/lib/mmpolicy/calibration.json"
-PAGE = 4096
 
 
 class FaultCost(NamedTuple):

@@ -9,6 +9,7 @@ requested number of pages or regions, or has reached the end of the range.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from array import array
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
-PAGE = 4096
+PAGE = os.sysconf("SC_PAGE_SIZE")
 SCAN = 0xC0606610  # The ioctl number of linux/fs.h: _IOWR('f', 16, struct pm_scan_arg).
 ARGUMENT = struct.Struct("=12Q")
 REGIONS = 512  # regions of one scan; the kernel releases mmap_lock after so many

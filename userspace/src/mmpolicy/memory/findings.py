@@ -435,7 +435,7 @@ def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Findin
     whose = f"of the RSS of {largest.name} ({largest.pid})"
     what, steps = f"{most / 1024:.0f} MiB {whose} are freed lazily (MADV_FREE)", []
     if unsure >= LEAST_KIB:
-        takes = found.not_known_kib // 4 * host.survey.holds.smaps_ns / 1e6
+        takes = (found.not_known_kib << 10) // PAGE * host.survey.holds.smaps_ns / 1e6
         what = f"up to {what}, or were so before they were written again"
         show = f"mmpolicy show --pid {largest.pid} --hold {2 * takes + 1:.0f}"
         steps.append(f"{show} has the figure, and holds up mmap() for about {takes:.0f} ms")

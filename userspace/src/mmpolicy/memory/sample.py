@@ -190,7 +190,7 @@ class Layout:
 
     def refresh(self, space: Space, sizes: Sizes, now: float) -> None:
         """Read the areas again if they are old, or if the process has grown or shrunk."""
-        pages = sizes.rss // 4
+        pages = (sizes.rss << 10) // PAGE
         if now - self._when < STALE_S and abs(pages - self._pages) * 10 <= self._pages:
             return
         areas = [each for each in space.areas() if each.usable]

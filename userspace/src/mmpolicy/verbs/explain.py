@@ -31,7 +31,7 @@ from mmpolicy.host.processes import cgroup_of
 from mmpolicy.host.tracing import Recorded, record
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
-from mmpolicy.memory.folios import read_areas
+from mmpolicy.memory.folios import PAGE, read_areas
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import ALL, Reach, reach
 from mmpolicy.render import emit
@@ -190,7 +190,7 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     state, seen = _look(host, pid, seconds)
     if not seen.loaded:
         _tell_without_module(pid, seen, want_json)
-    largest = max((each.pages * 4096 for each in seen.areas), default=0)
+    largest = max((each.pages * PAGE for each in seen.areas), default=0)
     advice = advise(all_of(seen.areas), largest)
     if not advice:
         text = f"too little was seen of process {pid} to tell"

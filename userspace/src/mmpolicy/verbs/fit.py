@@ -13,6 +13,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import is_there, read_given_bytes
 from mmpolicy.host.doctor import ANOTHER_KERNEL, Check, Facts
 from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.kernel.fit import BY_BUILD, Fit, Kernel, fit, kernel_of, running_kernel
 from mmpolicy.kernel.needs import needs, tried
 from mmpolicy.kernel.unpack import NotReadableError
@@ -21,6 +22,7 @@ from mmpolicy.render import emit, table
 PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # paths of a kernel image, by release
 VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
 DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
+NEEDED_PAGE = 4096
 UNTRIED = "not tried on this build, so the module wants untested=1"
 NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debian package"
 
@@ -83,6 +85,8 @@ class Points(NamedTuple):
 
 def points_here(facts: Facts) -> Points:
     """Return the points that the running kernel could have."""
+    if PAGE != NEEDED_PAGE:
+        return Points("none", f"its pages have {PAGE >> 10} kB, and the module needs those of 4 kB")
     try:
         kernel = running_kernel(facts.release, facts.raw(VERSION), facts.symbols, facts.raw(TYPES))
         points = fit(kernel, needs(kernel.machine), tried())
