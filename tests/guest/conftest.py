@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lab.guest import COMPILED, PYTHON, Guest, cache_dir
+from lab.guest import COMPILED, ONE_KERNEL, PYTHON, Guest, cache_dir
 from lab.machine import TREE, debian_flavors
 from lab.schedule import PIECES, UNKNOWN_S, Planned, pieces, recorded, write_json
 
@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
     )
+    config.addinivalue_line("markers", "amd64(reason): is not for kernels of arm64")
     config.addinivalue_line("markers", "config(name, ...): options of the kernel that a test needs")
     config.addinivalue_line("markers", "long: a minute or more; not for a plain ./dev test")
     config.addinivalue_line("markers", "full: takes long; only for ./dev test --full")
@@ -51,10 +52,20 @@ STOCK = frozenset(debian_flavors())
 DURATIONS = cache_dir() / "durations-guest.json"
 
 
+ARM64 = "-arm64"  # ends the names of its kernels
+
+
 def kernels_of(item: pytest.Item) -> set[str]:
-    """The kernels that a test needs."""
+    """The kernels that a test needs.
+
+    On a kernel of arm64 run the tests of the kernel of that name of amd64.
+    """
     marker = item.get_closest_marker("flavor")
-    return set(marker.args) if marker else {"patched"}
+    kernels = set(marker.args) if marker else {"patched"}
+    kernel = os.environ.get(ONE_KERNEL, "")
+    if kernel.endswith(ARM64) and not item.get_closest_marker("amd64"):
+        kernels = {kernel if name == kernel.removesuffix(ARM64) else name for name in kernels}
+    return kernels
 
 
 @functools.cache
@@ -168,4 +179,4 @@ def loaded(guest: Guest) -> Guest:
 )
 def stock(request: pytest.FixtureRequest) -> str:
     """Debian's own kernels: for clouds, and for all machines."""
-    return str(request.param)
+    return os.environ.get(ONE_KERNEL) or str(request.param)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on Debian's kernel for clouds of arm64, in emulation: `./dev test --arch arm64`.
 
-Tests of other files that hold here too are imported, so that they run in this guest.
+That runs the tests of other files too, but those that are marked amd64.
 """
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
@@ -13,24 +15,28 @@ from lab.counting import Results, counting_guest
 from lab.guest import Guest
 from lab.programs import workload
 
-from . import test_bindings, test_experiment, test_lease, test_profiles
 from .conftest import Machines
 from .test_stock_cost import LITTLE_SAVED, SETS
-from .test_stock_kernel import HOOKED, NOT_HERE
+from .test_stock_kernel import HOOKED
 from .test_storm import storm
-from .tools import POINT, ROOT, THP, TOP, back_to_boot, folios, must, ops_command, switch, touch
+from .tools import (
+    POINT,
+    ROOT,
+    THP,
+    TOP,
+    back_to_boot,
+    folios,
+    must,
+    ops_command,
+    switch,
+    touch,
+)
 
 FLAVOR = "cloud-arm64"
+CHECKED = "traced-kasan-arm64"  # lockdep, KASAN and other checkers
+LARGER_PAGES = "16k-arm64"
 pytestmark = pytest.mark.flavor(FLAVOR)
 SECONDS = 30.0  # each test, about
-
-# The small root of these guests lacks diff, and Prometheus is here for the host's processor.
-LACKS = {"test_a_new_profile_is_stock", "test_prometheus_knows_how_long_faults_take"}
-for module in (test_bindings, test_experiment, test_lease, test_profiles):
-    names = [name for name in vars(module) if name.startswith("test_")]
-    names = [name for name in names if name not in NOT_HERE | LACKS]
-    globals().update({name: vars(module)[name] for name in [*names]})
-two, arms = test_bindings.two, test_experiment.arms
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 FREE = "map 4096 touch 0 4096 madvise 0 4096 8 touch 0 4096"  # MADV_FREE
@@ -82,6 +88,26 @@ def test_untried_build(guest: Guest) -> None:
     assert "mmp" in must(guest, HOOKED)
 
 
+@pytest.mark.flavor(LARGER_PAGES)
+def test_larger_pages(machines: Machines) -> None:
+    """The module refuses with the reason; the command shows memory without it, in these pages."""
+    guest = machines.get(LARGER_PAGES, mem="2G", cpus=2)
+    assert must(guest, "python3 -c 'import mmap; print(mmap.PAGESIZE)'") == "16384\n"
+    assert guest.run("modprobe mmpolicy untested=1").rc
+    assert "pages of this kernel have 16 kB, those that the module needs have 4 kB" in must(
+        guest, "dmesg"
+    )
+    assert not must(guest, "grep ^mmpolicy /proc/modules || true")
+    doctor = guest.run("mmpolicy doctor").out
+    assert "its pages have 16 kB, and the module needs those of 4 kB" in doctor
+    shown = must(guest, f"{workload('ops')} map 64 touch 0 64 sh 'mmpolicy map --json $PPID'")
+    found = json.loads(shown[shown.index("{") :])
+    assert found["page_bytes"] == 16384
+    assert [{"page": 0, "pages": 16, "kind": "0", "zero": False}] in [
+        area["runs"] for area in found["areas"]
+    ]  # 64 pages of the program, which has 4 kB
+
+
 @pytest.mark.parametrize("policy", ["fixed", "adaptive", "never", "vma_size"])
 def test_unload_under_load(loaded: Guest, policy: str) -> None:
     """Each point has a policy while processes fault and free; unloading leaves nothing behind."""
@@ -95,10 +121,17 @@ def test_unload_under_load(loaded: Guest, policy: str) -> None:
     assert "mmp" not in must(loaded, HOOKED)
 
 
-@pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.full)])
-def test_storm(machines: Machines, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("flavor", "rounds"),
+    [
+        pytest.param(FLAVOR, 10, marks=pytest.mark.flavor(FLAVOR)),
+        pytest.param(FLAVOR, 200, marks=[pytest.mark.flavor(FLAVOR), pytest.mark.full]),
+        pytest.param(CHECKED, 10, marks=pytest.mark.flavor(CHECKED)),
+    ],
+)
+def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     """Threads fault while all is switched, and the module is loaded and unloaded."""
-    guest = machines.get(FLAVOR, mem="2G", cpus=2, swap="1G")
+    guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     storm(guest, rounds, 1, 4, hog_mib=0)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from lab.guest import Guest
+from lab.machine import Kernel
 from lab.programs import ran, workload
 
 from .conftest import Machines
@@ -21,6 +22,8 @@ SMALL = "map 1024 touch 0 1024 folios 0 1024"
 LIMIT_MB = 32
 FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/x86_64-linux-gnu/*.so.*"
 LARGE_FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/gcc/x86_64-linux-gnu/*/cc1"
+# More of the instructions of a fault at order 0: it has fewer of them on arm64.
+SHORT = {False: 1.07, True: 1.1}
 PLACES = 560  # one page of each 64 kB; as large folios they would exceed the limit
 SPARSE = f"map {16 * PLACES} every 0 {16 * PLACES} 16 folios 0 {16 * PLACES}"
 CGROUP = "/sys/fs/cgroup/mmpolicy-available"
@@ -130,7 +133,9 @@ def full_of_files(guest: Guest, children: int) -> Iterator[None]:
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
     must(guest, f"cd {CGROUP} && mkdir {names} && echo 3 >/proc/sys/vm/drop_caches")
     try:
-        read = f"python3 -c {shlex.quote(READ_IN_TURNS)} {CGROUP} {children} {LARGE_FILES}"
+        image = Kernel.of_flavor(guest.series, guest.flavor).image
+        files = image if guest.arch.root else LARGE_FILES  # a root of another architecture has none
+        read = f"python3 -c {shlex.quote(READ_IN_TURNS)} {CGROUP} {children} {files}"
         must(guest, f"(exec setarch -R {read})", timeout=120)
         yield
     finally:
@@ -185,7 +190,7 @@ def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
         found[order] = min((ran(guest, run) for _ in range(3)), key=lambda each: each["ticks"])
     must(guest, f"rmdir {' '.join(reversed(names))}")
     assert found[2]["pages"]["0"] > 0.98 * found[0]["pages"]["0"]
-    assert found[2]["ticks"] <= 1.07 * found[0]["ticks"]
+    assert found[2]["ticks"] <= SHORT[bool(guest.arch.root)] * found[0]["ticks"]
 
 
 @pytest.mark.flavor("cloud")

@@ -25,6 +25,7 @@ from .hostile_bpf import HOSTILE, SOURCE, TAKES_LONG
 from .test_bindings import bind, inside
 from .tools import POINT, ROOT, TOP, folios, histograms, must, ops_command, readme, switch
 
+pytestmark = pytest.mark.amd64("mmpolicy-bpf is built for this machine alone")
 SECONDS = 20.0  # each test, about
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"

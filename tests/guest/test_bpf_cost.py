@@ -18,7 +18,10 @@ from .hostile_bpf import SOURCE
 from .limits import NOISE, Repeated
 from .tools import POINT, ROOT, back_to_boot
 
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [
+    pytest.mark.flavor("cloud"),
+    pytest.mark.amd64("mmpolicy-bpf is built for this machine alone"),
+]
 SECONDS = 20.0  # each test, about
 
 FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)

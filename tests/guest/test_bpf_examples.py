@@ -22,7 +22,10 @@ from .test_bpf import DENSE, KB64, SINGLE, UNLOAD, ready
 from .tools import POINT, ROOT, TOP, folios, histograms, must, ops_command, switch
 
 SECONDS = 20.0  # each test, about
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [
+    pytest.mark.flavor("cloud"),
+    pytest.mark.amd64("mmpolicy-bpf is built for this machine alone"),
+]
 
 SPARSE = "map 4096 " + " ".join(f"touch {at} {at + 1}" for at in range(0, 4096, 64))
 HUGE = {9: 4096}

@@ -22,7 +22,10 @@ from .test_bpf import SLOT, UNLOAD, answering
 from .test_thp_gfp import SPARSE, for_large, of_nodes, reclaimed, touched
 from .tools import ROOT, TRACING, must
 
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [
+    pytest.mark.flavor("cloud"),
+    pytest.mark.amd64("mmpolicy-bpf is built for this machine alone"),
+]
 SECONDS = 20.0  # each test, about
 
 PROFILE = f"{ROOT}/profiles/default"

@@ -35,7 +35,8 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
         found = must(guest, f"cat {ROOT}/points/{each.point}").strip()
         expected = f"unavailable: {each.reasons[0]}" if each.reasons else "available"
         assert found == expected, each.point
-    assert [each.status for each in points if each.point == "anon_order"] == ["tested"]
+    status = "fits" if guest.arch.root else "tested"  # no hardware of arm64 has run the module
+    assert [each.status for each in points if each.point == "anon_order"] == [status]
     hooked = {line.split()[1] for line in must(guest, f"cat {ROOT}/hooked_functions").splitlines()}
     named = {one.name for need in needs() if need.row == "HOOK" for one in need.ones}
     there = {name for name in named if kernel.has(name)}

@@ -18,6 +18,9 @@ from .tools import POINT, ROOT, TRACING, Poke, must, poke, refused
 
 pytestmark = pytest.mark.flavor("cloud")
 
+BY_BUILD_ID = pytest.mark.amd64(
+    "the fingerprint of arm64 has no code, and no build of it is tested"
+)
 FINGERPRINT = f"cat {ROOT}/kernel_fingerprint"
 FUNCTIONS = (
     "do_anonymous_page",
@@ -58,6 +61,7 @@ def known(guest: Guest) -> None:
     assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
 
 
+@BY_BUILD_ID
 def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -> None:
     """However the kernel patches its code at boot, and while it is traced."""
     machines.end()  # the running one may have another CPU
@@ -93,6 +97,7 @@ def changed(alone: Guest) -> Guest:
     return alone
 
 
+@BY_BUILD_ID
 def test_a_function_that_is_another_one(changed: Guest) -> None:
     """anon_order is refused then, and every report says so, unless it is forced."""
     must(changed, "modprobe mmpolicy")

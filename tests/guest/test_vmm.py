@@ -12,7 +12,7 @@ from lab.programs import ran
 from .conftest import Machines
 from .tools import POINT, THP, back_to_boot, must
 
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.amd64("runs qemu-system-x86_64")]
 SECONDS = 75.0  # each test, about
 
 

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <x86intrin.h>
 
 #include "basics.h"
+#include "ticks.h"
 
 #define HUGE	(2UL << 20)
 #define BATCHES	25
@@ -56,11 +56,11 @@ static uint64_t median_of_batches(void (*again)(char *at), char *at, int times)
 	uint64_t ticks[BATCHES + 1];
 
 	for (int batch = 0; batch <= BATCHES; batch++) {
-		uint64_t begin = __rdtsc();
+		uint64_t begin = ticks_now();
 
 		for (int i = 0; i < times / BATCHES; i++)
 			again(at);
-		ticks[batch] = (__rdtsc() - begin) / (times / BATCHES);
+		ticks[batch] = (ticks_now() - begin) / (times / BATCHES);
 	}
 	qsort(ticks + 1, BATCHES, sizeof(*ticks), ascending);
 	return ticks[1 + BATCHES / 2];

@@ -27,9 +27,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <x86intrin.h>
 
 #include "basics.h"
+#include "ticks.h"
 
 #define HUGE	(2UL << 20)
 #define SWAPPED	(1ULL << 62)
@@ -204,21 +204,21 @@ static void wide(size_t size)
 	uint64_t begin;
 
 	fill(area, size);
-	begin = __rdtsc();
+	begin = ticks_now();
 	if (madvise(area, 64UL << 40, MADV_FREE))
 		die("madvise");
-	printf("{\"ticks\": %llu, ", __rdtsc() - begin);
+	printf("{\"ticks\": %llu, ", (unsigned long long)(ticks_now() - begin));
 	what_has_become(area, size);
 	printf("}\n");
 }
 
 static uint64_t ticks_of_free(void *area, size_t size)
 {
-	uint64_t begin = __rdtsc();
+	uint64_t begin = ticks_now();
 
 	if (madvise(area, size, MADV_FREE))
 		die("madvise");
-	return __rdtsc() - begin;
+	return ticks_now() - begin;
 }
 
 static void sparse(size_t size, size_t step)

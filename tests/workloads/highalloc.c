@@ -13,9 +13,9 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <x86intrin.h>
 
 #include "areas.h"
+#include "ticks.h"
 
 #define CHURN_PAGES	2048UL
 
@@ -199,10 +199,10 @@ static size_t nr_ticks, large;
 
 static void try(uint64_t *page, int order)
 {
-	uint64_t begin = __rdtsc();
+	uint64_t begin = ticks_now();
 
 	*(volatile uint64_t *)page = 1;
-	ticks[nr_ticks++] = __rdtsc() - begin;
+	ticks[nr_ticks++] = ticks_now() - begin;
 	if (order_at(page) >= order)
 		large++;
 	else

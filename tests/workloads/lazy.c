@@ -26,9 +26,9 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <x86intrin.h>
 
 #include "basics.h"
+#include "ticks.h"
 
 
 static int advice = MADV_FREE, threads, rounds, chunks, free_percent = 50, idle;
@@ -116,7 +116,7 @@ static uint64_t ticks(void)
 	struct timespec cpu;
 
 	if (!use_malloc)
-		return __rdtsc();
+		return ticks_now();
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
 	return cpu.tv_sec * 1000000000UL + cpu.tv_nsec;
 }

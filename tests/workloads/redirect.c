@@ -30,7 +30,8 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include <x86intrin.h>
+
+#include "ticks.h"
 
 #define ADDRESS		"10.9.0.2"
 #define PORT		9000
@@ -271,12 +272,12 @@ int main(int argc, char **argv)
 	out = receiver();
 	setsockopt(out, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	address(&frame, argv[4]);
-	begin = __rdtsc();
+	begin = ticks_now();
 	for (round = 0; round < rounds; round++) {
 		send_round(in, out, &frame, round * packets, packets);
 		receive_round(out, round * packets, packets);
 	}
 	printf("{\"packets\": %u, \"ticks\": %llu}\n", rounds * packets,
-	       (unsigned long long)(__rdtsc() - begin));
+	       (unsigned long long)(ticks_now() - begin));
 	return 0;
 }

@@ -18,9 +18,9 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <x86intrin.h>
 
 #include "basics.h"
+#include "ticks.h"
 
 #define PMD		(2UL << 20)
 #define MAX_ROUNDS	99
@@ -77,10 +77,10 @@ static unsigned long private_kb(void)
 static void measure(size_t step, uint64_t value)
 {
 	unsigned long before = faults(), kb = private_kb();
-	uint64_t begin = __rdtsc();
+	uint64_t begin = ticks_now();
 
 	write_all(step, value);
-	result->ticks = __rdtsc() - begin;
+	result->ticks = ticks_now() - begin;
 	result->faults = faults() - before;
 	result->kb = private_kb() - kb;
 }

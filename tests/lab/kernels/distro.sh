@@ -12,6 +12,7 @@ distro_releases() {
 distro_release() {
 	case $1 in
 	cloud) distro_releases cloud-amd64 ;;
+	16k-arm64) distro_releases arm64-16k ;;
 	*) distro_releases "$1" ;;
 	esac | tail -n 1
 }

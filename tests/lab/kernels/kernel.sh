@@ -66,6 +66,7 @@ kernel_key() {
 kmake() {
 	local tree=$1
 	shift
+	[ -z "$ARCH" ] || set -- ARCH="$ARCH" CROSS_COMPILE=aarch64-linux-gnu- "$@"
 	CCACHE_DIR=$CACHE/ccache CCACHE_MAXSIZE=5G CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 \
 		CCACHE_DEPEND=1 KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_VERSION=1 \
 		KBUILD_BUILD_USER=mmpolicy KBUILD_BUILD_HOST=mmpolicy \
@@ -130,14 +131,16 @@ check_config() {
 
 # build_tree TREE DEST: image and modules of a configured tree
 build_tree() {
-	kmake "$1" bzImage modules
+	kmake "$1" "$(image_name)" modules
 	install_kernel "$1" "$2"
 }
+
+image_name() { [ -z "$ARCH" ] && echo bzImage || echo Image; }
 
 install_kernel() {
 	rm -rf "$2/root" "$2/module.key"
 	kmake "$1" INSTALL_MOD_PATH="$2/root" modules_install
-	cp "$1/arch/x86/boot/bzImage" "$2/bzImage"
+	cp "$1/arch/${ARCH:-x86}/boot/$(image_name)" "$2/bzImage"
 }
 
 build_kernel() {

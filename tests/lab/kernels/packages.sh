@@ -362,20 +362,19 @@ debian_sources() {
 
 # The programs of a guest of another architecture, and those that the command needs. The packages
 # are only unpacked, as their scripts would need that architecture.
-FOREIGN_PACKAGES=(bash busybox-static coreutils dash findutils gawk grep kmod mount procps
-	python3 python3-click python3-prometheus-client python3-rich python3-tomli-w sed
-	util-linux)
+FOREIGN_PACKAGES=(bash busybox-static coreutils dash diffutils findutils gawk grep kmod libc-bin
+	mount procps python3 python3-click python3-prometheus-client python3-rich python3-tomli-w sed
+	sysvinit-utils util-linux)
 
 need_foreign_root() {
 	local SERIES=6.12	# for Debian 12, whatever the kernel is
 	need_foreign_apt
-	[ -e "$CACHE/root/$ARCH" ] ||
+	[ "$(cat "$CACHE/root/$ARCH/packages" 2>/dev/null)" = "${FOREIGN_PACKAGES[*]}" ] ||
 		with_lock root step "a Debian of $ARCH for guests" "root-$ARCH" make_foreign_root "$CACHE/root/$ARCH"
 }
 
 make_foreign_root() {
 	local package folder
-	[ ! -d "$1" ] || return 0
 	rm -rf "$1.new"
 	mkdir -p "$1.new/usr/"{bin,sbin,lib} "$1.new/"{dev,etc,proc,root,run,sys,tmp,var}
 	for folder in bin sbin lib; do ln -s "usr/$folder" "$1.new/$folder"; done
@@ -388,6 +387,8 @@ make_foreign_root() {
 	ln -sf gawk "$1.new/bin/awk"
 	echo "root:x:0:0:root:/root:/bin/bash" >"$1.new/etc/passwd"
 	echo "root:x:0:" >"$1.new/etc/group"
+	echo "${FOREIGN_PACKAGES[*]}" >"$1.new/packages"
+	rm -rf "$1"
 	mv "$1.new" "$1"
 }
 
