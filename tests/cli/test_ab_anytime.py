@@ -221,7 +221,7 @@ def test_detect_ends_by_sizes(ab: Run, out: Path) -> None:
 
 def test_both_rules_at_once_are_refused(ab: Run) -> None:
     result = ab(*BACK, *FIXED, "--detect", "5", "--stop", "anytime")
-    assert (result.code, "both say when to end" in result.err) == (2, True)
+    assert (result.code, "both set the end" in result.err) == (2, True)
 
 
 def test_nothing_is_shown_before_it_can_mean_something(ab: Run) -> None:

@@ -452,8 +452,12 @@ def test_metrics_of_cgroups_are_read_where_these_are_mounted(
         (["--treatment", "vm/../kernel/panic=1"], 3, "no knob"),
         (["--treatment", "anon_order=adaptive"], 3, "mmpolicy load"),
         ([*LARGE, "--design", "split"], 2, "or --design switchback"),
-        (["--treatment", "min_free_kbytes=lots"], 2, "'lots' is no value for vm/min_free_kbytes"),
-        (["--treatment", "min_free_kbytes="], 2, "'' is no value for vm/min_free_kbytes"),
+        (
+            ["--treatment", "min_free_kbytes=lots"],
+            2,
+            "'lots' is not a valid value for vm/min_free_kbytes",
+        ),
+        (["--treatment", "min_free_kbytes="], 2, "'' is not a valid value for vm/min_free_kbytes"),
         (
             [*LARGE, "--metric", "x=cmd:/no/such/tool -x", "--pairs", "7"],
             2,
@@ -467,7 +471,7 @@ def test_metrics_of_cgroups_are_read_where_these_are_mounted(
         ),
         ([*LARGE, "--guard", "vmstat.nr_mapped < 1.2.3"], 2, "not of the form METRIC < NUMBER"),
         ([*LARGE, "--guard", "vmstat.nr_mapped < nan"], 2, "not of the form METRIC < NUMBER"),
-        ([*LARGE, "--cgroup", "/"], 2, "--cgroup is for arms with policies"),
+        ([*LARGE, "--cgroup", "/"], 2, "--cgroup needs arms with policies"),
         (["--treatment", "web"], 3, "not loaded"),
     ],
 )
@@ -488,7 +492,7 @@ def test_a_kernel_without_sizes(run: Run, ab: Run, tree: FakeTree, out: Path) ->
     for words in ([*LARGE, *PGFAULT], [*SWITCHBACK, *LARGE]):
         result = ab(*words)
         assert (result.code, out.exists()) == (3, False)
-        assert "no sizes of large folios but 2 MB, so no 'hugepages-64kB/enabled'" in result.err
+        assert "large folios of 2 MB only, so it has no 'hugepages-64kB/enabled'" in result.err
         assert "next: boot Linux 6.8 or newer" in result.err
 
 
@@ -617,7 +621,7 @@ def test_where_the_module_takes_part(
 
 def test_knobs_cannot_be_split(tree: FakeTree) -> None:
     given = {"control": "stock", "treatment": LARGE[1], "lease": 2.5}
-    with pytest.raises(Error, match="knobs are of the whole host, where both arms run at once"):
+    with pytest.raises(Error, match="knobs apply to the whole host, where both arms run at once"):
         _changes(Host(tree), options(**given, design="split"), False)
     tree.make_unloaded()
     found = _changes(Host(tree), options(**given), False)
@@ -640,5 +644,5 @@ def test_what_knobs_alone_do_not_have(given: dict[str, Any], timing: bool, what:
     if not what:
         _check_alone(options(**given), timing)
         return
-    with pytest.raises(Error, match=f"^{what} is for arms with policies"):
+    with pytest.raises(Error, match=f"^{what} needs arms with policies"):
         _check_alone(options(**given), timing)

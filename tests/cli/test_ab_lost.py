@@ -132,7 +132,7 @@ def test_there_are_more_pairs_for_lost_ones(
     assert (recording.planned, len(recording.blocks)) == (11, 26)
     result = run("ab", "report", str(out))
     assert result.code == 0, result.out
-    assert "pairs that count as against what the others show: 1" in result.out
+    assert "lost pairs that are counted as results against the others: 1" in result.out
 
 
 @pytest.mark.parametrize("words", [["--duration", "64s"], ["--pairs", "6"]])
@@ -223,14 +223,17 @@ def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
 
 def test_it_says_what_may_not_have_been_seen() -> None:
     facts = dict(World().report(np.random.default_rng(1)).facts())
-    assert facts["not seen"] == "what comes in up to 22 % of the blocks may be in none of these 12"
+    assert facts["not seen"] == "events in up to 22 % of the blocks may be in none of these 12"
 
 
 def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
     """With --detect-rare 20, a run of 14 pairs sees it in 95 %; a run with losses may not."""
     words = ["--design", "switchback", *PGFAULT, *SHORT, *FIXED, "--detect-rare", "20"]
     result = ab(*words)
-    assert (result.code, "6 pairs may have none of what comes in 20 %" in result.err) == (2, True)
+    assert (result.code, "6 pairs may miss an event that happens in 20 %" in result.err) == (
+        2,
+        True,
+    )
     assert "it takes 14 pairs" in result.err
     assert ab(*words, "--stop", "anytime").code == 2
     words[words.index("--pairs") + 1] = "14"

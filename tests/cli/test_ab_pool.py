@@ -246,7 +246,7 @@ def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        ({"digest": "other"}, "1.jsonl is of another experiment than "),
+        ({"digest": "other"}, "1.jsonl is not of the same experiment as "),
         ({"version": 1, "digest": ""}, "is of an old version, which did not record the host"),
         ({"seed": 1}, "have the same seed and overlap in time"),
         ({"seed": 2}, "0.jsonl and "),
@@ -400,7 +400,7 @@ def test_a_pool_in_words() -> None:
     ]
     assert found.lines() == [
         LOWER, *rows,
-        "  on these 2 hosts: -8.61 % (p = 0.01, all assignments drawn anew)",
+        "  on these 2 hosts: -8.61 % (p = 0.01, by redrawing all random assignments)",
         "  on hosts like these: -9.52 % (-18.1 % .. -4.88 %), p = 0.01",
         "  on the next host, as a rough guide: -25.9 % .. +10.5 %; hosts differ by 2 % (I2 45 %, "
         "p = 0.3)",
@@ -469,7 +469,7 @@ def test_hosts_with_enough_pairs(pairs: int, firsts: int, design: str, known_hos
         assert isinstance(found, HostEffect)
         assert (found.name, len(found.d), len(found.sums)) == ("x", pairs, pairs)
     else:
-        assert found == Left("2 pairs have a value, and it takes 3")
+        assert found == Left("2 pairs have a value, and a pool needs 3")
 
 
 def test_an_interval_is_never_narrower_than_that_of_the_coins() -> None:
@@ -540,7 +540,7 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
     assert [host.against for host in pool.effects["m"]] == [2, 0, 0, 0]
     assert (pool.exit, pool.open_doubts) == (Exit.DONE, [])
     name = pool.runs[0].label
-    assert f"  lost pairs count as against the others: {name} (2)" in pool.lines()
+    assert f"  lost pairs are counted against the result: {name} (2)" in pool.lines()
     text = (
         "m has a value in 10 of 12 pairs; its value is missing or not a number in "
         "1 blocks of control, "
@@ -548,7 +548,9 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
     assert f"note: {name}: {text}1 blocks of treatment" in pool.lines()
     assert [lost_doubt(rng, number) for number in (2, 4, 5)] == [[LOST], [LOST], [OWN]]
     held_back = pool_of([LOWER], [EQUAL], effects=[replace(pool.effects["m"][0], name="h")])
-    assert held_back.verdict().endswith("to be better; lost pairs count as against it: h (2)")
+    assert held_back.verdict().endswith(
+        "to be better; lost pairs are counted against the result: h (2)"
+    )
 
 
 def test_a_jump_that_hosts_share_is_looked_for() -> None:
@@ -637,7 +639,7 @@ def test_the_means_of_hosts() -> None:
 
 
 def test_one_file_is_no_pool(pool: Any) -> None:
-    assert "one file is no pool" in pool([-0.1]).err
+    assert "a pool needs the files of two" in pool([-0.1]).err
 
 
 # Length of an experiment on a fleet
@@ -677,7 +679,9 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
     assert lost["pairs"] is None
     assert lost["hosts"] > 20
     told = run("ab", "plan", *files, "--hosts", "5", "--differ", "10").out
-    assert f"5 hosts cannot find 5 %, however long; take {lost['hosts']} or more" in told
+    assert (
+        f"5 hosts cannot find 5 %, with any number of pairs; take {lost['hosts']} or more"
+    ) in told
     short = tmp_path / "short.jsonl"
     short.write_text("".join(Lines().pairs("aa", 2).pairs("ab", 6).end()))
     assert "no file has 3 pairs" in run("ab", "plan", str(short), "--hosts", "5").err
@@ -772,7 +776,7 @@ def test_a_plan_in_words() -> None:
     then = "next: mmpolicy ab run --pairs 12 ... on each host, then mmpolicy ab pool"
     assert fleet.lines(plans, 5, 4.0, 2.5) == [head, *rows, then]
     lost = [fleet.FleetPlan("a", 0.1, 2, None, 30), fleet.FleetPlan("b", 0.1, 2, None, None)]
-    none = "5 hosts cannot find 4 %, however long"
+    none = "5 hosts cannot find 4 %, with any number of pairs"
     told = [f"a: {none}; take 30 or more", f"b: {none}; no number of hosts does"]
     assert fleet.lines(lost, 5, 4.0, 2.5) == [head, *told]
     assert fleet.lines([plans[0], lost[1]], 5, 4.0, 2.5) == [head, rows[0], told[1]]

@@ -111,7 +111,7 @@ def test_an_effect_is_found(report: Run, design: str) -> None:
     verdict = result.out.splitlines()[-1]
     assert re.fullmatch(
         rf"verdict: with the treatment, {name} fell by \d+\.?\d* %, which is better; "
-        r"what comes in up to 22 % of the blocks may be in none of these 12",
+        r"events in up to 22 % of the blocks may be in none of these 12",
         verdict,
     )
     data = report(usual(-0.1, design=design, metrics=metric), "--json").json
@@ -351,7 +351,7 @@ def test_balance_of_time(report: Run) -> None:
 def test_what_split_does_not_see(report: Run) -> None:
     """Counters of arms do not show which unit had which arm before."""
     result = report(usual(-0.5, design="split", metrics=["arm.anon_order.n/s"]))
-    assert "note: split sees what a unit's own memory costs it; effects on neigh" in result.out
+    assert "note: a split run shows what a unit's own memory costs it, not effects" in result.out
     assert "note: arm.anon_order.n/s: what a unit keeps from the block before makes" in result.out
     assert "makes the effect look smaller" not in report(usual(-0.5)).out
 
@@ -383,7 +383,9 @@ def test_too_few_pairs(report: Run) -> None:
         (metric,) = json.loads(result.out, parse_constant=pytest.fail)["metrics"]
         assert metric["found"] is False
     assert "no verdict: 1 pairs" in report(Lines().pairs("ab", 1).end()).out
-    assert "3 pairs can show nothing, take 6" in report(Lines().pairs("ab", 3).end()).out
+    assert (
+        "3 pairs are too few to show an effect, take 6" in report(Lines().pairs("ab", 3).end()).out
+    )
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def test_the_grammar_of_roles() -> None:
 @pytest.mark.parametrize(
     ("metric", "text"),
     [
-        ("vmstat.pgfault/s guard 5%", "a guard needs `lower` or `higher`, to say what is better"),
-        ("vmstat.pgfault/s lower guard 100%", "the margin of a guard is below 100 %"),
-        ("vmstat.pgfault/s lower guard", "by how much may it be worse? Say `guard 5%`"),
+        ("vmstat.pgfault/s guard 5%", "a guard needs `lower` or `higher`, to say which is better"),
+        ("vmstat.pgfault/s lower guard 100%", "the margin of a guard must be below 100 %"),
+        ("vmstat.pgfault/s lower guard", "the margin of this guard is missing. Write `guard 5%`"),
     ],
 )
 def test_a_guard_that_says_too_little(ab: Run, tree: FakeTree, metric: str, text: str) -> None:

@@ -383,13 +383,19 @@ def test_json(ab: Run, out: Path) -> None:
         (["--metric", "vmstat.nothing", *SHORT, "--design", "switchback"], "no number 'nothing'"),
         (["--metric", "load", *SHORT], "'load' is not a source of numbers"),
         (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "not a source of numbers"),
-        ([*PGFAULT, *SHORT], "is of the whole host"),
-        ([*SWITCHBACK, "--pairs", "5"], "5 pairs can show nothing with 1 metric: it takes 6"),
-        ([*SWITCHBACK, "--metric", "vmstat.nr_mapped"], "6 pairs can show nothing with 2 metrics"),
-        ([*SWITCHBACK, "--duration", "1m"], "both say how long"),
+        ([*PGFAULT, *SHORT], "is measured on the whole host"),
+        (
+            [*SWITCHBACK, "--pairs", "5"],
+            "5 pairs are too few to show an effect with 1 metric: it takes 6",
+        ),
+        (
+            [*SWITCHBACK, "--metric", "vmstat.nr_mapped"],
+            "6 pairs are too few to show an effect with 2 metrics",
+        ),
+        ([*SWITCHBACK, "--duration", "1m"], "both set the length"),
         ([*SWITCHBACK, "--washout", "4"], "wash-out has to be shorter"),
-        ([*SWITCHBACK, "--block", "soon"], "no time such as"),
-        ([*SWITCHBACK, "--lease", "0.1"], "no time such as"),  # it could not be renewed in time
+        ([*SWITCHBACK, "--block", "soon"], "not a time such as"),
+        ([*SWITCHBACK, "--lease", "0.1"], "not a time such as"),  # it could not be renewed in time
         ([*SWITCHBACK, "--guard", "pressure"], "not of the form"),
         ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow for a guard"),
         ([*SWITCHBACK, "--guard", "psi.io.full.avg10 < 3"], "/proc/pressure/io"),

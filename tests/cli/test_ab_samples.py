@@ -658,7 +658,7 @@ def test_lost_pairs_are_against_a_margin(against: int, shown: bool) -> None:
 
 
 def test_lost_pairs_are_in_the_verdict() -> None:
-    words = "inconclusive: 2 lost pairs may be against it; anything between"
+    words = "inconclusive: 2 lost pairs may contradict it; anything between"
     assert result(-0.1, -0.2, 0.1, 0.2, against=2).verdict().startswith(words)
     assert "lost" not in result(-0.1, -0.2, 0.1, 0.2).verdict()
 
@@ -670,7 +670,7 @@ def test_no_verdict_and_no_difference() -> None:
     same = result(0.0, 0.0, 0.0, 1.0)
     assert same.verdict() == "no difference in any pair"
     few = result(-0.1, -inf, inf, 0.2, metrics=3)
-    assert few.verdict() == "inconclusive: 10 pairs can show nothing, take 7 or more"
+    assert few.verdict() == "inconclusive: 10 pairs are too few to show an effect, take 7 or more"
 
 
 def test_the_floor_is_of_the_same_scale() -> None:
@@ -711,13 +711,13 @@ LEFT = Carry(True, 0.5, 0.001)
         ([BETTER], 0, "with the treatment, vmstat.pgfault/s fell by 9.52 %, which is better; what"),
         ([WORSE], 8, "with the treatment, vmstat.pgfault/s rose by 10.5 %, which is worse"),
         ([NOTHING], 7, "inconclusive: no metric shows an effect beyond its noise"),
-        ([OTHER], 0, "with the treatment, u rose by 10.5 %; what comes in up to"),
-        ([BETTER, SHOWN], 0, "which is better; no worse than 5 %: g; what comes in"),
+        ([OTHER], 0, "with the treatment, u rose by 10.5 %; events in up to"),
+        ([BETTER, SHOWN], 0, "which is better; no worse than 5 %: g; events in"),
         ([BETTER, OPEN], 7, "which is better; not shown to be no worse than 5 %: g"),
         ([BETTER, NOTHING], 7, "which is better; not shown to be no worse as it has no margin: vm"),
         ([OTHER, NOTHING], 7, "u rose by 10.5 %; not shown to be no worse as it has no margin: vm"),
         ([WORSE, SHOWN], 8, "which is worse; no worse than 5 %: g"),
-        ([SHOWN], 0, "with the treatment, no worse than 5 %: g; what comes in"),
+        ([SHOWN], 0, "with the treatment, no worse than 5 %: g; events in"),
         ([OPEN], 7, "inconclusive: not shown to be no worse than 5 %: g"),
         ([SLIGHT], 0, "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; what"),
         ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; what"),

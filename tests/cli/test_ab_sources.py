@@ -510,7 +510,7 @@ def test_too_few_units(tree: FakeTree) -> None:
     scope = scope_of(tree, "/s")
     own, arm = Metric.parse("unit:memory.current"), Metric.parse("arm.anon_order.n")
     assert list(check_units(scope, [own], "cgroup")) == [
-        "1 of 20 units have no 'unit:memory.current', and do not count in it"
+        "1 of 20 units have no 'unit:memory.current', and are left out of it"
     ]
     assert list(check_units(scope, [arm], "cgroup")) == []
     assert list(check_units(scope, [arm], "process")) == []
@@ -518,7 +518,7 @@ def test_too_few_units(tree: FakeTree) -> None:
         list(check_units(scope, [own], "process"))
     tree.remove("/sys/fs/cgroup/s/19")
     (warning,) = check_units(scope, [own, arm], "cgroup")
-    assert warning.startswith("with 19 units, counters of an arm say most of all")
+    assert warning.startswith("with 19 units, counters of an arm depend mostly")
     assert list(check_units(scope, [own], "cgroup")) == []
     for number in range(1, 19):
         tree.remove(f"/sys/fs/cgroup/s/{number}/memory.current")
@@ -547,9 +547,9 @@ def test_too_few_units(tree: FakeTree) -> None:
         ("unit:cpu.stat:x", "split",
          "only increases, so its mean says nothing: take unit:cpu.stat:x/s"),
         ("unit:memory.current", "switchback",
-         "is of each unit of --design split: take cgroup:PATH/FILE:KEY, or split with "
+         "is a metric of the units of --design split: take cgroup:PATH/FILE:KEY, or split with "
          "--unit cgroup"),
-        *((each, "split", "is of the whole host, where both arms run at once: take "
+        *((each, "split", "is measured on the whole host, where both arms run at once: take "
            "arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback")
           for each in ("vmstat.pgfault", "cmd:x", "cgroup:/a/memory.current")),
     ],
@@ -645,15 +645,27 @@ def test_lengths(given: dict[str, Any], metrics: int, aa: int, pairs: int) -> No
 @pytest.mark.parametrize(
     ("given", "metrics", "said"),
     [
-        ({"pairs": 5}, 1, "5 pairs can show nothing with 1 metric: it takes 6 pairs, 14:00 with"),
-        ({"pairs": 6}, 2, "6 pairs can show nothing with 2 metrics: it takes 7 pairs, 16:00 with"),
-        ({"duration": 839.0}, 1, "5 pairs can show nothing"),
-        ({"duration": 1.0}, 1, "0 pairs can show nothing"),
-        ({"pairs": 13, "rare": 20.0}, 1, "13 pairs may have none of what comes in 20 % of the bl"),
-        ({"pairs": 9, "duration": 9.0}, 1, "--pairs and --duration both say how long"),
-        ({"stop": "anytime", "detect": 1.0}, 1, "--detect and --stop anytime both say when"),
-        ({"rare": 5.0, "detect": 1.0}, 1, "--detect-rare says how long"),
-        ({"rare": 5.0, "stop": "anytime"}, 1, "--detect-rare says how long"),
+        (
+            {"pairs": 5},
+            1,
+            "5 pairs are too few to show an effect with 1 metric: it takes 6 pairs, 14:00 with",
+        ),
+        (
+            {"pairs": 6},
+            2,
+            "6 pairs are too few to show an effect with 2 metrics: it takes 7 pairs, 16:00 with",
+        ),
+        ({"duration": 839.0}, 1, "5 pairs are too few"),
+        ({"duration": 1.0}, 1, "0 pairs are too few"),
+        (
+            {"pairs": 13, "rare": 20.0},
+            1,
+            "13 pairs may miss an event that happens in 20 % of the bl",
+        ),
+        ({"pairs": 9, "duration": 9.0}, 1, "--pairs and --duration both set the length"),
+        ({"stop": "anytime", "detect": 1.0}, 1, "--detect and --stop anytime both set the"),
+        ({"rare": 5.0, "detect": 1.0}, 1, "--detect-rare sets the length"),
+        ({"rare": 5.0, "stop": "anytime"}, 1, "--detect-rare sets the length"),
     ],
 )
 def test_lengths_that_show_nothing(given: dict[str, Any], metrics: int, said: str) -> None:

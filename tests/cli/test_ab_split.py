@@ -234,9 +234,7 @@ def test_effects_on_neighbours_are_measured() -> None:
     assert spilled.effect.low < log(1.3) * 4 / 6 < spilled.effect.high
     report = Report(run)
     assert report.exit == 7
-    assert report.doubts[-1].startswith(
-        "units without the treatment change, too: m of units without"
-    )
+    assert report.doubts[-1].startswith("untreated units change, too: m of untreated units")
 
 
 # The command
@@ -300,7 +298,7 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
     (metric,) = json.loads(said.out)["metrics"]
     assert metric["effect"]["estimate"] == pytest.approx(-20, abs=0.5)
     assert metric["found"], said.out
-    assert "say most of all which units" not in result.err  # no arm requires it
+    assert "depend mostly on which units" not in result.err  # no arm requires it
     out.unlink()
     more = [
         "--metric",
@@ -310,10 +308,10 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
         "--cgroup",
         "/web.slice",
     ]
-    assert "with 2 units, counters of an arm say most of all" in ab(*WORDS, *more).err
+    assert "with 2 units, counters of an arm depend mostly" in ab(*WORDS, *more).err
     assert "effects on neighbours" in told
     assert "makes the effect look smaller" not in told  # carry-over in units is tested
-    assert f"neighbours   {SOURCE}/s of units without the treatment" in told
+    assert f"neighbours   {SOURCE}/s of untreated units is" in told
 
 
 def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None:
@@ -327,7 +325,7 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
         ([SOURCE, "--unit", "cgroup", "--cgroup", "/web.slice"], "only increases"),
         (
             [f"{SOURCE} / arm.units", "--unit", "cgroup"],
-            "both sources of a ratio have to be of each unit, or neither",
+            "a ratio needs two sources with unit:, or none",
         ),
         (["arm.units", "--exposure", "90,10"], "not of the form FEW,MANY"),
     ]
@@ -338,5 +336,5 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
         result = ab(*base, *words)
         assert (result.code, text in result.err) == (2, True), result.err
     result = ab("--design", "switchback", *SHORT, "--metric", f"{SOURCE}/s")
-    assert (result.code, "of each unit of --design split" in result.err) == (2, True)
+    assert (result.code, "a metric of the units of --design split" in result.err) == (2, True)
     assert tree.writes == writes

@@ -38,7 +38,7 @@ from .test_ab_samples import (
 AA = Effect("ratio", 8, 0.01, -0.05, 0.07, 0.6, 0.02)
 EVEN = ("2.00 s of a block measured in control, 2.00 s in treatment, 2.00 s planned; "
         "samples late by 0.00 s at most")  # fmt: skip
-RARE = "what comes in up to 26 % of the blocks may be in none of these 10"
+RARE = "events in up to 26 % of the blocks may be in none of these 10"
 
 
 def test_the_facts_of_a_run() -> None:
@@ -75,14 +75,14 @@ def test_neighbours_are_a_fact() -> None:
     effect = result(0.1, 0.05, 0.2, 0.01).effect
     assert effect
     found.neighbours = [Neighbours("m", (10, 90), effect, 0.02)]
-    said = ("m of units without the treatment +10.5 % (+5.13 % .. +22.1 %) where 90 % of the units "
+    said = ("m of untreated units is +10.5 % (+5.13 % .. +22.1 %) where 90 % of the units "
             "are treated instead of 10 %, p = 0.02")  # fmt: skip
     assert dict(found.facts())["neighbours"] == said
     plain = Neighbours("m", (10, 90), replace(effect, scale="difference"), 0.05)
-    assert plain.text().startswith("m of units without the treatment +0.1 (+0.05 .. +0.2) where 90")
+    assert plain.text().startswith("m of untreated units is +0.1 (+0.05 .. +0.2) where 90")
     assert [each.found for each in (*found.neighbours, plain)] == [True, False]
     assert found.neighbours[0].doubt() == (
-        f"units without the treatment change, too: {said}; take switchback"
+        f"untreated units change, too: {said}; use --design switchback"
     )
     ends = {"estimate": 0.1, "low": 0.05, "high": 0.2}
     about = {"metric": "m", "percent": [10, 90]}
@@ -120,7 +120,7 @@ def test_what_split_does_not_see() -> None:
     texts = ["unit:memory.current", "a=arm.p.n", "arm.units"]
     metrics = [Metric.parse(text) for text in texts]
     common, blind = unseen_by_split(metrics)
-    assert common.startswith("split sees what a unit's own memory costs it; effects on neighbours")
+    assert common.startswith("a split run shows what a unit's own memory costs it, not effects on")
     assert blind.startswith("a, arm.units: what a unit keeps from the block before makes the eff")
     assert [*unseen_by_split(metrics[:1])] == [common]
 
@@ -497,7 +497,8 @@ def test_doubts_of_a_metric() -> None:
 
 
 @pytest.mark.parametrize(("against", "said"), [
-    (2, "pairs that count as against what the others show: 2"), (0, "both arms have lost as many"),
+    (2, "lost pairs that are counted as results against the others: 2"), (0, "both arms have "
+                                                                             "lost as many"),
 ])  # fmt: skip
 def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
     lost = {"control": 1, "treatment": 1}
@@ -558,7 +559,7 @@ def test_notes_of_a_metric() -> None:
     what = ("What the other arm left behind still acts, so the effect is underestimated and the "
             "interval may miss it; take longer blocks and wash-out, or --at-switch")  # fmt: skip
     assert notes(carried) == [
-        "carry-over of vmstat.pgfault/s: 50 % of the effect was left in the block after "
+        "carry-over of vmstat.pgfault/s: 50 % of the effect was still there in the next block "
         f"(p = 0.001). {what}",
         "carry-over of vmstat.pgfault/s: -9.52 % in the first half of the blocks, -18.1 % in the "
         f"second (p = 0.002). {what}",

@@ -51,7 +51,10 @@ def test_waste(run: Run, host: FakeTree) -> None:
     (line,) = said(run)
     assert line.startswith("/system.slice/redis.service: 240 MiB (+- ")
     assert "of its 256 MiB are the empty part of large folios" in line
-    assert "; do: mmpolicy trim --unit redis.service; price: it loses these huge pages" in line
+    assert (
+        "; do: mmpolicy trim --unit redis.service; price: the program loses these huge pages"
+        in line
+    )
     (found,) = run("recommend", *MODEL, "--json").json["findings"]
     assert found["commands"] == ["mmpolicy trim --unit redis.service"]
     assert found["line"] == line
@@ -154,7 +157,7 @@ def test_who_forbids_them(run: Run, host: FakeTree, clock: Clock) -> None:
     (line,) = said(run)
     assert line.startswith("ruby: 9000 page faults a second, at most 40 % of a CPU to gain")
     assert "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)" in line
-    assert "; next: find who calls it" in line
+    assert "; next: find who calls prctl()" in line
 
 
 def test_compaction(run: Run, host: FakeTree, clock: Clock) -> None:

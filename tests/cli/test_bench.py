@@ -191,7 +191,7 @@ def test_what_is_of_the_whole_host_is_refused(run: Run, eats: list[str]) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--arm", "hugepages-64kB/enabled=often"], "no value"),
+        (["--arm", "hugepages-64kB/enabled=often"], "is not a valid value"),
         (["--arm", "vm/nothing=1"], "no"),
         (["--plot", "x.pdf"], ".svg or .png"),
         (["--runs", "0"], "0"),
@@ -302,7 +302,10 @@ def test_too_few_rounds_are_told_before_the_first(
         *["--arm", "as-is"] * (arms if arms > 1 else 0),
     ]
     result = run("bench", *words, *counting(tmp_path / "runs", failing=1))
-    said = f"warning: {rounds} rounds can show nothing with {arms} arms: it takes --runs {need}"
+    said = (
+        f"warning: {rounds} rounds are too few for {arms} arms: to show a difference, take "
+        f"--runs {need}"
+    )
     assert (said in result.err) == bool(need)
     assert result.err.count("warning") == bool(need)  # the first run has failed
 
@@ -332,7 +335,7 @@ def test_work_of_others_is_told(run: Run, eats: list[str], command: str, idle: b
     busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
     program = ["--", "sh", "-c", command.replace("$BUSY", busy)]
     result = run("bench", "--runs", "1", "--warmup", "0", *program)
-    assert ("what other processes did for it" in result.err) == idle
+    assert ("the work of other processes for it" in result.err) == idle
 
 
 def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:
@@ -587,6 +590,6 @@ def test_a_change_too_small_to_find_is_told() -> None:
 
 def test_too_few_rounds_are_told() -> None:
     runs = runs_of(np.random.default_rng(3), 5, 1.0, 0.01)
-    assert "5 rounds can show nothing, take 6 or more" in Found((OFF, ON), runs, "cpu", 1).sentence(
-        ON
-    )
+    assert "5 rounds are too few to show a difference, take 6 or more" in Found(
+        (OFF, ON), runs, "cpu", 1
+    ).sentence(ON)

@@ -377,7 +377,7 @@ def test_a_setting_of_the_whole_host_is_none_of_one_command(tree: FakeTree) -> N
         error = raised(arms.set_up)
     finally:
         arms.restore()
-    assert error.message == "bulk/policy is of the whole host, and not of one command"
+    assert error.message == "bulk/policy is a setting of the whole host, not of one command"
 
 
 # Cost of a fault

@@ -58,7 +58,11 @@ def rounds(*values: tuple[float, ...], names: tuple[str, ...] = ("cpu",)) -> lis
     [
         ([(100.0, 90.0)] * 6, True, "on: 10.0 % less CPU than off (p = 0.031)"),
         ([(100.0, 125.0)] * 6, True, "on: 25.0 % more CPU than off (p = 0.031)"),
-        ([(100.0, 90.0)] * 5, False, "on: 5 rounds can show nothing, take 6 or more"),
+        (
+            [(100.0, 90.0)] * 5,
+            False,
+            "on: 5 rounds are too few to show a difference, take 6 or more",
+        ),
         ([(100.0, 90.0), (90.0, 100.0)] * 4, False, "on: no difference in CPU was found (p = 1)"),
         ([(-1.0, 2.0)] * 6, True, "on: CPU differs by 3 (p = 0.031)"),
     ],
@@ -75,7 +79,7 @@ def test_p_is_corrected_for_the_arms() -> None:
     found = Found((OFF, ON, AGAIN), rounds(*values), "cpu", 1)
     assert found.corrected == {"on": 2 * 2 / 2**6, "again": 1}
     assert not found.found(ON)
-    assert found.sentence(ON) == "on: 6 rounds can show nothing, take 7 or more"
+    assert found.sentence(ON) == "on: 6 rounds are too few to show a difference, take 7 or more"
     assert Found((OFF, ON, AGAIN), rounds(*values, values[0]), "cpu", 1).found(ON)
     assert Found((OFF,), rounds((1.0,)), "cpu", 1).corrected == {}
 

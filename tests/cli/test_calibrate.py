@@ -332,9 +332,9 @@ def test_all_cpus_is_refused(
     refused(2, "there is no terminal to ask on: give --yes")
     assert "takes all" in run("calibrate", "--all-cpus").err
     idle.put("/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 65536 kB\n")
-    refused(5, "64 MiB of memory are available, it takes ", "--yes")
+    refused(5, "64 MiB of memory are available, of the needed ", "--yes")
     clock.steps[:] = [lambda: idle.put("/proc/stat", "cpu  30 0 16 1074 0 0 0 0")]
-    refused(5, "others use 26 % of the CPUs, more than 25 %", "--yes")
+    refused(5, "other processes use 26 % of the CPUs, more than 25 %", "--yes")
     assert run("calibrate", "--yes").code == 2
 
 

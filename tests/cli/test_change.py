@@ -59,13 +59,13 @@ def test_a_refused_knob_tells_its_range(run: Run, tree: FakeTree, value: str) ->
     result = run("set", "anon_order", "fixed", f"max_order={value}")
     assert (
         result.code,
-        "; it takes 0..9 (order: 2^n pages), and has 4 at first" in result.err,
+        "; the range is 0..9 (order: 2^n pages), the default 4" in result.err,
     ) == (5, True)
     assert result.err.endswith("next: give a number from 0 to 9\n")
     manifest = f"version = 1\n[profiles.default.anon_order.fixed]\nmax_order = '{value}'\n"
     tree.put("/run/wrong.toml", manifest)
     applied = run("apply", str(tree.real("/run/wrong.toml")))
-    assert (applied.code, "it takes 0..9" in applied.err) == (1, True)
+    assert (applied.code, "the range is 0..9" in applied.err) == (1, True)
     tree.remove(f"{CONTROL}/knobs")
     assert "it takes" not in run("set", "anon_order", "fixed", f"max_order={value}").err
 
@@ -283,7 +283,7 @@ def test_a_dry_run_knows_the_bounds(run: Run, tree: FakeTree, value: str) -> Non
     result = run(*words, "--dry-run")
     assert (result.code, result.out, tree.writes) == (5, "", [])
     assert f"the kernel would refuse '{value}' for" in result.err
-    assert "it takes 0..9 (order: 2^n pages), and has 4 at first" in result.err
+    assert "the range is 0..9 (order: 2^n pages), the default 4" in result.err
     assert run(*words).code == 5  # as the kernel does
     tree.put("/run/wrong.toml", "version = 1\n[profiles.default.anon_order.fixed]\n"
              f"max_order = '{value}'\n")  # fmt: skip

@@ -278,8 +278,8 @@ def test_values_that_the_kernel_would_refuse(tree: FakeTree, value: str, good: b
         check_values(tree, [assign(key, value)], lambda _write: "FILE:3: ")
     told = refused.value
     assert told.message.startswith(f"FILE:3: the kernel would refuse '{value}' for ")
-    assert "; it takes 0..9 (" in told.message
-    assert told.message.endswith("), and has 4 at first")
+    assert "; the range is 0..9 (" in told.message
+    assert told.message.endswith("), the default 4")
     assert told.next_step == "give a number from 0 to 9"
 
 

@@ -177,7 +177,7 @@ def test_a_run_has_a_minute_to_go_back(tree: FakeTree, monkeypatch: pytest.Monke
     assert told == []
     way = experiment.in_the_way("x")
     assert (way.exit_code, way.message) == (
-        9, "an experiment runs, which this would end: x",
+        9, "this would end a running experiment: x",
     )  # fmt: skip
 
 

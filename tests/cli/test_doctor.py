@@ -212,7 +212,7 @@ WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
         (False, only_ftrace, 3, [LOAD]),
         (False, no_file, 3, ["install the module for this kernel", WITHOUT]),
         (False, of_another_kernel, 3, ["dkms autoinstall, or build it", WITHOUT]),
-        (False, unsigned, 3, ["mokutil --import the certificate of who signs it", LOAD]),
+        (False, unsigned, 3, ["mokutil --import the signer's certificate", LOAD]),
         (True, denied, 4, ["run it as root"]),
         (True, used, 0, []),
         (True, lambda t, _: t.expire(), 3, ["mmpolicy reset, which acknowledges it"]),

@@ -183,7 +183,7 @@ def in_use(unused: dict[int, int]) -> Explained:
 
 
 UNUSED = "of the pages in large folios were never used"
-BESIDE = "faults were beside memory that was used in full"
+BESIDE = "faults had fully used memory nearby"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_recommend_is_applied_and_adds_one_profile(
     assert head == [
         f"# process {PID}: anon_order adaptive",
         "# 44% of the pages in large folios were never used",
-        "# 200 of 200 faults were beside memory that was used in full",
+        "# 200 of 200 faults had fully used memory nearby",
     ]
     manifest = tmp_path / "m.toml"
     manifest.write_text(result.out)
@@ -271,7 +271,7 @@ def test_recommend_with_too_little(run: Run, traced: FakeTree) -> None:
     traced.put(f"/proc/{PID}/mem", "")
     result = run("recommend", str(PID))
     assert (result.code, result.out) == (7, "")
-    assert "too little was seen" in result.err
+    assert "had too few decisions" in result.err
     assert "next: mmpolicy set anon_order shadow=adaptive --profile default" in result.err
     assert traced.exists(CONTROL)
 
@@ -321,6 +321,6 @@ def test_a_proposal_has_what_the_process_has(
         in run("recommend", str(PID), "--name", "mine").out
     )
     traced.put(f"/proc/{PID}/cgroup", "0::/")
-    said = "# it has no cgroup of its own; mmpolicy bind --pid binds it"
+    said = "# the process has no cgroup of its own; mmpolicy bind --pid binds it"
     assert said in run("recommend", str(PID), "--name", "mine").out.splitlines()
     assert largest == [19 * 4096] * 3

@@ -201,7 +201,7 @@ def test_1_memory_that_has_to_stay(
     (found,) = recommended(run, clock)
     assert (found["commands"], found["next_step"]) == ([], "restart it, with smaller folios")
     assert found["what"].endswith(
-        "; they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
+        "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
     )
 
 
@@ -241,7 +241,9 @@ def test_4_huge_pages_that_are_cleared_again_and_again(
     assert (found["who"], found["cpu_percent"], found["commands"]) == ("web", 83, [])
     assert "83 % of a CPU in the kernel, at 55 page faults a second: 55 huge pages" in found["what"]
     assert "0.71 % of a CPU by calibrate" in found["what"]
-    assert found["next_step"].startswith("let its allocator keep what it frees; for that of glibc")
+    assert found["next_step"].startswith(
+        "let its allocator keep memory that it frees; for that of glibc"
+    )
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/11/maps", f"{host.read('/proc/11/maps')}\n{line}")
     works(host, clock, 11, 55, 0.83)
@@ -249,7 +251,9 @@ def test_4_huge_pages_that_are_cleared_again_and_again(
     count(host, 11, "web", 8 * MIB)
     host.put("/proc/vmstat", "pgfault 100\ncompact_stall 5\nthp_fault_alloc 0")
     (found,) = recommended(run, clock)
-    assert found["next_step"].startswith("let jemalloc keep what it frees: MALLOC_CONF=dirty_d")
+    assert found["next_step"].startswith(
+        "let jemalloc keep memory that it frees: MALLOC_CONF=dirty_d"
+    )
 
 
 def test_5_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
@@ -311,7 +315,7 @@ def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None
     assert (found["who"], found["commands"]) == (REDIS, [])
     assert found["what"] == "512 MiB are not large folios: 0% are empty, the rest was written"
     how = "ask the allocator of redis: redis-cli MEMORY PURGE; "
-    assert f"{how}redis-cli CONFIG SET activedefrag yes, if it has" in found["next_step"]
+    assert f"{how}redis-cli CONFIG SET activedefrag yes, if it was built" in found["next_step"]
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/10/maps", f"{host.read('/proc/10/maps')}\n{line}")
     (found,) = recommended(run, clock)

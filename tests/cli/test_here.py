@@ -61,8 +61,10 @@ def test_a_module_that_the_kernel_would_refuse_is_not_to_be_loaded(
     assert run("status").err.splitlines()[-1] == "next: mmpolicy load"
     tree.put("/sys/kernel/security/lockdown", "none [integrity] confidentiality")
     result = run("status")
-    assert "not loaded: the kernel accepts only signed modules, and this one is not\n" in result.err
-    assert result.err.splitlines()[-1].startswith("next: mokutil --import the certificate")
+    assert (
+        "not loaded: the kernel accepts only signed modules, and this module is not signed\n"
+    ) in result.err
+    assert result.err.splitlines()[-1].startswith("next: mokutil --import the signer's certificate")
     assert run().out.splitlines()[-1] == result.err.splitlines()[-1]
 
 

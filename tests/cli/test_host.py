@@ -203,7 +203,7 @@ def test_files_that_are_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [new]
     told = raised(disk.save_as, tmp_path / "no/new", b"x")
     assert (told.exit_code, told.next_step) == (
-        Exit.FAILED, "make its directory, or give another name",
+        Exit.FAILED, "create its directory, or give another name",
     )  # fmt: skip
     (tmp_path / "link").symlink_to(new)
     assert "ELOOP" in raised(disk.save_as, tmp_path / "link", b"y").message
@@ -245,7 +245,7 @@ def test_root_is_not_told_to_be_root(
     found = disk.explain_file(err, "read", Path(path), disk.KEEP_REMEDIES)
     assert found.next_step.startswith(hint)
     gone = disk.explain_file(OSError(errno.ENOENT, ""), "read", Path(path), disk.KEEP_REMEDIES)
-    assert gone.next_step == "make its directory, or give another name"
+    assert gone.next_step == "create its directory, or give another name"
 
 
 @pytest.mark.parametrize(
@@ -623,12 +623,12 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
     machine.start_unit(["--a", "b"])
     assert (systemd / "said").read_text() == "systemctl daemon-reload\nsystemd-run --a b\n"
     (systemd / "fail").touch()
-    assert "has not read its units again" in raised(machine.reload_units).message
+    assert "has not reloaded its units" in raised(machine.reload_units).message
     told = raised(machine.start_unit, ["x"])
-    assert (told.message, told.exit_code) == ("systemd does not start it: no", Exit.FAILED)
+    assert (told.message, told.exit_code) == ("systemd does not start the unit: no", Exit.FAILED)
     (systemd / "bin/systemd-run").write_text("#!/bin/sh\nexit 1\n")
     told = raised(machine.start_unit, ["x"])
-    assert told.message == "systemd does not start it: the log says why"
+    assert told.message == "systemd does not start the unit: the log says why"
     monkeypatch.setenv("PATH", "/none")
     assert raised(machine.start_unit, ["x"]).exit_code == Exit.LACKING
     assert raised(machine.reload_units).exit_code == Exit.FAILED

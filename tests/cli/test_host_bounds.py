@@ -65,7 +65,7 @@ processed""",
         (1, "refused register 22", f"f is refused: {bpf.REGISTER[errno.EINVAL]}", Exit.REFUSED,
          WRITING, 22),
         (1, "x\nrefused register 17", f"f is refused: {bpf.REGISTER[errno.EEXIST]}", Exit.REFUSED,
-         "mmpolicy policy replace FILE, or give it another name", 17),
+         "mmpolicy policy replace FILE replaces it; or give the new policy another name", 17),
         (1, "refused register 4", "f is refused: the kernel says EINTR", Exit.REFUSED, WRITING, 4),
         (1, "refused register 999", "f is refused: the kernel says 999", Exit.REFUSED, WRITING,
          999),
@@ -83,8 +83,9 @@ processed""",
         (1, "refused pin 2", f"cannot keep it in {PINS}: ENOENT", Exit.LACKING, bpf.BPFFS, 2),
         (1, "refused find 2", f"f is refused: no policy of its name is pinned in {PINS}",
          Exit.USAGE, "mmpolicy policy list; mmpolicy policy load loads a new one", 2),
-        (1, "refused open 0", "f is refused: it is no object of BPF", Exit.REFUSED, WRITING, 0),
-        (1, "libbpf: x\nrefused name 5", "f is refused: its policy has no proper name",
+        (1, "refused open 0", "f is refused: it is not a BPF object file",
+         Exit.REFUSED, WRITING, 0),
+        (1, "libbpf: x\nrefused name 5", "f is refused: its policy has no valid name",
          Exit.REFUSED, WRITING, 5),
         (7, "", "f is refused: mmpolicy-bpf ended with status 7", Exit.REFUSED, WRITING, 0),
     ],
@@ -359,7 +360,7 @@ def test_a_module_without_information(lib: FakeLib, tree: FakeTree) -> None:
     assert told.message == (
         "cannot unload module mmpolicy: EAGAIN (Resource temporarily unavailable)"
     )
-    assert told.next_step == "end what uses it, until refcnt in /sys/module says 0"
+    assert told.next_step == "end its users, until refcnt in /sys/module is 0"
 
 
 def test_who_is_root(monkeypatch: pytest.MonkeyPatch) -> None:

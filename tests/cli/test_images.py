@@ -98,7 +98,7 @@ def test_types_in_words() -> None:
     assert found.text(deep - 1) == "int********"
     assert found.text(deep) == "********"
     assert found.text(0) == "void"
-    assert refused(found.text, 999) == "its BTF names a type that is not there"
+    assert refused(found.text, 999) == "its BTF refers to a type that does not exist"
 
 
 def test_kinds_of_types_are_passed_over() -> None:
@@ -129,7 +129,7 @@ def test_types_that_are_damaged() -> None:
     assert refused(Btf, data[:-1]) == "its BTF ends early"
     assert Btf(data + b"\0").prototype("f") == "int()"
     types._add("bad", 20, 0, 0)
-    assert "a kind of type that is not known (20)" in refused(Btf, types.section())
+    assert "a type of unknown kind (20)" in refused(Btf, types.section())
     none = Types()
     none._add("f", btf.FUNC, 0, none.number("int"))
     found = Btf(none.section())
@@ -146,7 +146,7 @@ def test_names_that_several_things_have(number: int) -> None:
 
 
 def test_too_few_names_are_no_list() -> None:
-    assert "no list of its symbols" in refused(symbols, bytes(8) + kallsyms(["a"] * 256, 0))
+    assert "its list of symbols is missing" in refused(symbols, bytes(8) + kallsyms(["a"] * 256, 0))
 
 
 def test_names_of_the_kernel_that_runs() -> None:
@@ -183,14 +183,14 @@ def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
         if good:
             assert Image(bytes(other)).section(".x") == b"abc"
         else:
-            assert refused(Image, bytes(other)).startswith("it is no kernel of x86")
+            assert refused(Image, bytes(other)).startswith("it is neither a kernel of x86")
     assert refused(Image, image[:-1]) == "it ends in the middle of the kernel"
     for length, said in ((0, "it ends"), (3, "it ends"), (4, "it ends"), (5, "its gzip")):
         short = bytearray(image)
         struct.pack_into("<I", short, 0x24C, length)
         assert refused(Image, bytes(short)).startswith(said)
-    assert refused(Image, bzimage(b"no ELF")) == "what it holds is no ELF file"
-    assert refused(Image, bytes(2000)).startswith("it is no kernel of x86")
+    assert refused(Image, bzimage(b"no ELF")) == "its contents are not an ELF file"
+    assert refused(Image, bytes(2000)).startswith("it is neither a kernel of x86")
 
 
 def test_sections_of_an_image() -> None:
@@ -214,7 +214,7 @@ def test_what_an_image_says_of_itself() -> None:
     assert (image.release, image.banner) == ("6.1-x", b"Linux version 6.1-x (me) #1 SMP")
     none = Image(elf({".x": b"Linux version"}))
     assert (none.release, none.banner) == ("", b"")
-    assert refused(kernel_of, none.data) == "it does not say which release it is"
+    assert refused(kernel_of, none.data) == "it does not contain the release of its kernel"
     small = kernel_of(Small(NEEDS, "6.12.9-y").vmlinux())
     assert (small.release, small.real_time, small.hooks) == ("6.12.9-y", False, False)
 
@@ -282,7 +282,7 @@ def test_what_is_packed_is_named() -> None:
     assert refused(unpacked, lzma.compress(data), 101) == "its xz data ends early"
     for size in (0, -1, (1 << 30) + 1):
         assert refused(unpacked, gzip.compress(data), size) == f"it claims to hold {size} bytes"
-    assert refused(unpacked, b"abcdef", 5).endswith("is not known (61626364)")
+    assert refused(unpacked, b"abcdef", 5).endswith("in an unknown format (61626364)")
 
 
 # Needs
@@ -337,7 +337,7 @@ def test_why_a_point_is_lacking() -> None:
     for change, reason in (
         (lambda k: k.without("f"), "the kernel has no function f or g"),
         (lambda k: k.functions.update(f="char()"), "f has become char()"),
-        (lambda k: k.names.discard("f"), "f is not to be found"),
+        (lambda k: k.names.discard("f"), "f was not found"),
     ):  # fmt: skip
         assert one_point(hook, change=change) == ("p", "lacks", (reason,))
     variable = need("VARIABLE", "v", "v", kind="")

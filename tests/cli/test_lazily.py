@@ -65,7 +65,7 @@ def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no
     """If smaps would stall the program: an upper bound, and how to get the figure."""
     (found,) = recommended(start("m = private(15); m.madvise(8); touch(m)"), 1e-4)
     assert found.what.startswith("up to 6")
-    assert "or were so before they were written again" in found.what
+    assert "with pages that were written again since" in found.what
     show, _, price = found.next_step.partition(" has the figure, and holds up mmap() for ")
     assert re.fullmatch(r"mmpolicy show --pid \d+ --hold \d+", show)
     assert re.fullmatch(r"about \d+ ms", price)

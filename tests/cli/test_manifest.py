@@ -377,7 +377,7 @@ def test_a_manifest_that_cannot_be_kept_is_applied_all_the_same(
 ) -> None:
     tree.put("/var/lib/mmpolicy", "a file where the folder should be")
     result = run("apply", str(forty))
-    assert (result.code, "verify will want a FILE" in result.err) == (0, True)
+    assert (result.code, "verify will need a FILE" in result.err) == (0, True)
     assert run("verify", str(forty)).code == 0
 
 
@@ -385,7 +385,7 @@ def test_files_that_cannot_be_used(run: Run, tree: FakeTree, tmp_path: Path) -> 
     for verb in ("apply", "diff", "verify"):
         result = run(verb, str(tmp_path / "nofile"))
         assert (result.code, "cannot read" in result.err) == (1, True)
-        assert "next: give the path of a file that there is" in result.err
+        assert "next: give the path of a file that exists" in result.err
     result = run("save", str(tmp_path / "no" / "file"))
     assert (result.code, "ENOENT" in result.err, "next: " in result.err) == (1, True, True)
     (tmp_path / "link").symlink_to(put(tmp_path / "precious", "precious"))

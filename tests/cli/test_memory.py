@@ -891,7 +891,7 @@ def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, t
 def test_waste_that_the_kernel_keeps(tree: FakeTree) -> None:
     make_thp(tree)
     waste = "50 MiB (+- 5) of its 100 MiB are the empty part of large folios"
-    price = "it loses these huge pages; without --bind they may come back"
+    price = "the program loses these huge pages; without --bind the memory may come back"
     where = row(50, 5, 100)
     survey = Survey(tree, 1.0)
     found = _trim(survey, where)

@@ -79,10 +79,10 @@ def test_others_are_refused(run: Run, tree: FakeTree, pod: str, verb: tuple[str,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--owner", "host", "--cgroup", POD), "no name for an owner"),
-        (("--owner", "../x", "--cgroup", POD), "no name for an owner"),
-        (("--owner", "agent", "--pid", "1"), "--owner is for --cgroup"),
-        (("--owner", "agent", "--unit", "x.service"), "--owner is for --cgroup"),
+        (("--owner", "host", "--cgroup", POD), "is not a valid name of an owner"),
+        (("--owner", "../x", "--cgroup", POD), "is not a valid name of an owner"),
+        (("--owner", "agent", "--pid", "1"), "--owner needs --cgroup PATH"),
+        (("--owner", "agent", "--unit", "x.service"), "--owner needs --cgroup PATH"),
     ],
 )
 def test_bad_words_change_nothing(

@@ -195,7 +195,7 @@ def test_load(
     helper.write_text('#!/bin/sh\necho "$@" >"$0.asked"\necho own\n')
     helper.chmod(0o755)
     monkeypatch.setattr(bpf, "PLACES", str(tmp_path))
-    assert "takes it" in run("policy", "load", "--dry-run", file).out
+    assert "accepts it" in run("policy", "load", "--dry-run", file).out
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"verify own {PINS}\n"
     put_slot(slots, 0, "own")
     assert run("policy", "load", file).out.splitlines() == [
@@ -325,7 +325,7 @@ def test_why() -> None:
     assert "EPERM" in message("refused pin 1\n").message
     assert message("refused register 999\n").message.endswith("the kernel says 999")
     assert message("refused load 12\n").message.endswith("ended with status 1")
-    assert message("refused open 0\n").message.endswith("it is no object of BPF")
+    assert message("refused open 0\n").message.endswith("it is not a BPF object file")
     assert message("", -9).message.endswith("the verifier was not done after 30 s")
     assert "--log" not in message("refused register 34\n").next_step
     missing = "libbpf: extern (func ksym) 'gone': not found\nrefused load 2\n"

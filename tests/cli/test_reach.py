@@ -104,7 +104,7 @@ def seen(pid: int, **more: Any) -> Reach:
 
 # A program, the obstacle to policies, the cause named, and a part of the way out.
 OUT_OF_REACH = [
-    ("m = private(); forbid()", {}, "prctl", "", "find who calls it"),
+    ("m = private(); forbid()", {}, "prctl", "", "find who calls prctl()"),
     ("m = private(); forbid()", {"MIMALLOC_ALLOW_THP": "0"}, "prctl", "MIMALLOC_ALLOW_THP=0",
      "unset it"),
     ("named('redis-server'); m = private(); forbid()", {}, "prctl",
@@ -184,7 +184,7 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
     found = reach(Tree(), pid, Holds(Tree(), limit_s=1e-9))
     assert found.barriers == ()
     (text,) = found.unknown
-    assert "would hold up the program" in text and "MiB of it are advised" in text
+    assert "would stop it for more than" in text and "MiB of it are advised" in text
 
 
 def test_many_processes(start: Start) -> None:

@@ -180,6 +180,6 @@ def test_explain_and_recommend(run: Run, tree: FakeTree, clock: Clock) -> None:
         result = run("recommend", "10")
         assert (result.code, result.out) == (7, "")
         assert "no policy for large folios reaches" in result.err
-        assert "next: find who calls it" in result.err
+        assert "next: find who calls prctl()" in result.err
         if loaded:
             tree.make_unloaded()

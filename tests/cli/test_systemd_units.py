@@ -239,7 +239,7 @@ def test_templates_of_instances(unit: str, template: str) -> None:
         ("workr@.service", "did you mean worker@.service?"),
         ("workr@1", "did you mean worker@"),
         ("postgresql", "did you mean postgresql@.service?"),
-        ("qqq", "systemctl list-unit-files lists them"),
+        ("qqq", "systemctl list-unit-files lists the units"),
         ("pipewire", "is a user unit"),
         ("app.slice", "mmpolicy bind --cgroup app.slice"),
     ],

@@ -128,7 +128,7 @@ def test_each_candidate_is_whole() -> None:
         _, _, others = judge(replace(REST, **figures), HERE, [name])
         assert {each.name for each in others} == {*NAMES} - {name}
     verdict, why, _ = judge(replace(REST, **figures), HERE, NAMES)
-    assert (verdict, why) == (NOT_WORTH, "all candidates that may pay are left out")
+    assert (verdict, why) == (NOT_WORTH, "all candidates that may pay are excluded by --without")
 
 
 def test_commands_that_begin_by_loading() -> None:

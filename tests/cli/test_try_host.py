@@ -174,8 +174,7 @@ def test_all_else_is_as_before(
     assert not tree.exists(BOOT_FILE)
     assert not tree.exists(RECOVERY)
     assert (
-        "decision   not kept, the former state is restored: the trial does not show that it pays"
-        in result.out
+        "decision   not kept, the former state is restored: the trial shows no gain" in result.out
     )
     assert standing(tree, read_trials(tree)[-1]) == BACK
 
@@ -277,7 +276,8 @@ def test_killed_while_it_keeps(
     trial = read_trials(tree)[-1]
     assert (trial.phase, trial.exit, standing(tree, trial)) == (BACK, 1, BACK)
     assert run("try", "--report").out.endswith(
-        "decision   back as it was: it was killed while it kept the sizes\nnow        back\n"
+        "decision   not kept: the trial was killed while it set the sizes; they are "
+        "restored\nnow        back\n"
     )
     assert run().code == 0
 
@@ -398,6 +398,6 @@ def test_the_look(host: FakeTree, faults: int, verdict: str) -> None:
     assert answer["seen"]["cpu"] == pytest.approx(30)
     assert answer["seen"]["kernel"] == pytest.approx(20)
     assert [each["name"] for each in answer["candidates"]] == ["thp-sizes"] * (verdict == WORTH)
-    assert answer["notes"] == ["mmpolicy recommend looks for what pays for each service by itself"]
+    assert answer["notes"] == ["mmpolicy recommend looks for changes that pay for one service"]
     for each in answer["candidates"]:
         assert each["commands"] == ["mmpolicy try --host --candidate thp-sizes"]

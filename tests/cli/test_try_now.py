@@ -100,7 +100,7 @@ def test_a_deploy_ends_it(
     result = tried()
     assert (result.code, read_named(tree)) == (1, before), result.err
     assert f"decision   not kept, the former state is restored: {text}" in result.out
-    assert "a new run, not a block of this one: give the command again" in result.out
+    assert "give the command again for a new trial" in result.out
     assert "back" in run("try", "--status").out
 
 

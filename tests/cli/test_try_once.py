@@ -109,7 +109,7 @@ def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: Fa
     assert "did        trim: 240 MiB given back" in page
     assert "metric     memory: -94 % (95 %: -94 % .. -94 %)" in page
     assert "metric     cpu: " in page
-    assert "note       measured again, not proven on" in page
+    assert "note       measured before and after: all else" in page
     assert "decision   kept: memory -94 %" in page
     assert (last(host).phase, standing(host, last(host))) == (DONE, DONE)
     status = run("try", "--status")

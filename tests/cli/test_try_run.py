@@ -160,8 +160,7 @@ def test_all_else_is_as_before(
     assert read_named(tree) == before
     assert not tree.exists(FILE)
     assert (
-        "decision   not kept, the former state is restored: the trial does not show that it pays"
-        in result.out
+        "decision   not kept, the former state is restored: the trial shows no gain" in result.out
     )
     assert run("try", "--report").code == code
     assert [each["standing"] for each in run("try", "--list", "--json").json["trials"]] == ["back"]

@@ -127,7 +127,7 @@ def seen(large: dict[int, int], unused: dict[int, int], **wanted: tuple[int, int
 
 
 RARE, AREA = "large folios would be rare, or wasted", "its largest area has {} MiB"
-BESIDE = "{} of {} faults were beside memory that was used in full"
+BESIDE = "{} of {} faults had fully used memory nearby"
 UNUSED = "{}% of the pages in large folios were never used"
 
 

@@ -521,7 +521,7 @@ def test_hostile(guest: Guest) -> None:
 def test_no_object(guest: Guest) -> None:
     """A text is no policy."""
     result = guest.run(load(Path("/etc/passwd")))
-    assert "is no object" in why(Done(result.rc, "", result.out), "passwd", 30).message
+    assert "is not a BPF object" in why(Done(result.rc, "", result.out), "passwd", 30).message
 
 
 @pytest.mark.full

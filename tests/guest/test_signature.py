@@ -68,7 +68,7 @@ def test_who_has_signed(machines: Machines, folder: Path) -> None:
     must(guest, "mount -t securityfs none /sys/kernel/security")
     must(guest, "dmesg | grep -q 'Secure boot enabled'")
     assert "[integrity]" in must(guest, "cat /sys/kernel/security/lockdown")
-    refused(guest, "the kernel accepts only signed modules, and this one is not")
+    refused(guest, "the kernel accepts only signed modules, and this module is not signed")
     place = "/lib/modules/$(uname -r)/updates/mmpolicy.ko"
     must(guest, f"cp {unknown} {place}")
     refused(guest, "key of 'stranger' is not enrolled")

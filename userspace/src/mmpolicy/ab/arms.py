@@ -46,7 +46,7 @@ def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
         raise err
     if not tree.is_dir(CONTROL):
         text = f"{err.message}, and policies need the module, which is not loaded"
-        hint = f"mmpolicy load, if it is a policy of the module; else {err.next_step}"
+        hint = f"mmpolicy load, if you mean a policy of the module; else {err.next_step}"
         raise Error(text, Exit.LACKING, hint)
 
 

@@ -42,7 +42,9 @@ class Guard:
         if any(isinstance(source, Command) for source in metric.sources()):
             raise click.UsageError(f"guard '{text}': a command is too slow for a guard")
         if metric.of_units:
-            raise click.UsageError(f"guard '{text}': name the cgroup: cgroup:PATH/FILE:KEY")
+            raise click.UsageError(
+                f"guard '{text}' is a metric of each unit: name one cgroup, by cgroup:PATH/FILE:KEY"
+            )
         return cls(text.strip(), metric, found[2], limit)
 
     @property

@@ -117,19 +117,17 @@ class Metric:
         name, body = (named[1], body[named.end() :]) if named else (body, body)
         if role and not better:
             raise click.UsageError(
-                f"'{text}': a guard needs `lower` or `higher`, to say what is better"
+                f"'{text}': a guard needs `lower` or `higher`, to say which is better"
             )
         if not 0 <= margin < 100:
-            raise click.UsageError(f"'{text}': the margin of a guard is below 100 %")
+            raise click.UsageError(f"'{text}': the margin of a guard must be below 100 %")
         inside = re.fullmatch(OF_SAMPLES, body, re.DOTALL)
         of, body = (inside[1], inside[2]) if inside else ("", body)
         top, *bottom = [body] if body.startswith("cmd:") else re.split(RATIO, body, maxsplit=1)
         below = parse_source(bottom[0].strip()) if bottom else None
         over = parse_source(top.strip())
         if below and isinstance(over, UnitFile) != isinstance(below, UnitFile):
-            raise click.UsageError(
-                f"'{text}': both sources of a ratio have to be of each unit, or neither"
-            )
+            raise click.UsageError(f"'{text}': a ratio needs two sources with unit:, or none")
         return cls(text.strip(), name, over, below, better, margin, bool(role), of)
 
     def sources(self) -> tuple[Source, ...]:

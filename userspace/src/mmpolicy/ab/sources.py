@@ -262,7 +262,11 @@ class CgroupFile(HostFile):
         folders = cgroup_folders(tree, cgroup or "/")
         if not folders:
             close = get_close_matches(cgroup, cgroup_list(tree))
-            hint = f"did you mean {close[0]}?" if close else "mmpolicy thp --cgroup / lists them"
+            hint = (
+                f"did you mean {close[0]}?"
+                if close
+                else "mmpolicy thp --cgroup / lists all cgroups"
+            )
             places = ", ".join(str(tree.real(each.mount)) for each in charging(tree))
             raise Error(f"no cgroup '{cgroup}' in {places}", Exit.USAGE, hint)
         found = [f"{each}/{file}" for each in folders if tree.exists(f"{each}/{file}")]

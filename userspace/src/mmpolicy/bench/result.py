@@ -169,7 +169,9 @@ class Result:
         need = least_pairs(len(self.arms) - 1)
         rounds = len(rounds_of(self.runs, arm))
         if not effect or rounds < need:
-            return f"{arm.name}: {rounds} rounds can show nothing, take {need} or more"
+            return (
+                f"{arm.name}: {rounds} rounds are too few to show a difference, take {need} or more"
+            )
         p = f"p = {self.corrected[arm.name]:.2g}"
         if not self.found(arm):
             return f"{arm.name}: no difference in {title} was found ({p})"

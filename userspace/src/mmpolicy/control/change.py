@@ -142,7 +142,7 @@ def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
 def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
     told = about(tree, key) if isinstance(key, Setting) else None
     if told:
-        err.message += f"; it takes {told.range} ({told.unit}), and has {told.default} at first"
+        err.message += f"; the range is {told.range} ({told.unit}), the default {told.default}"
         err.next_step = f"give a number from {told.min} to {told.max}"
 
 

@@ -68,8 +68,12 @@ def has_arms(state: State) -> bool:
 
 def in_the_way(who: str) -> Error:
     """Return the error for a change that would end a running experiment."""
-    text = f"an experiment runs, which this would end: {who}"
-    return Error(text, Exit.EXPERIMENT, "wait for its end; --force ends it, and goes back first")
+    text = f"this would end a running experiment: {who}"
+    return Error(
+        text,
+        Exit.EXPERIMENT,
+        "wait until it ends; --force ends it first, and restores its settings",
+    )
 
 
 def end_it(tree: Tree) -> None:

@@ -31,7 +31,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 def _check_profile(name: str) -> None:
     if not PROFILE_NAME.fullmatch(name) or name in NO_PROFILES:
-        hint = "take a-z, 0-9, _ and -, at most 31, the first of them a letter or a digit"
+        hint = "use at most 31 of a-z, 0-9, _ and -, the first a letter or a digit"
         raise Error(f"{name!r} is not a valid name of a profile: EINVAL", Exit.REFUSED, hint)
 
 
@@ -39,7 +39,7 @@ def _check_words(*names: str) -> None:
     for name in names:
         if not WORD.fullmatch(name):
             hint = "mmpolicy show lists points, policies and knobs"
-            raise Error(f"{name!r} is no name of a file in {CONTROL}", Exit.USAGE, hint)
+            raise Error(f"{name!r} is not the name of a file in {CONTROL}", Exit.USAGE, hint)
 
 
 def _check_numbers(*numbers: int) -> None:
@@ -214,7 +214,7 @@ class UnitBinding:
         """Raise an error for a name that systemd does not accept for a service."""
         if not UNIT_NAME.fullmatch(self.unit):
             hint = "systemctl list-units lists them"
-            raise Error(f"{self.unit!r} is no name of a service", Exit.USAGE, hint)
+            raise Error(f"{self.unit!r} is not the name of a service", Exit.USAGE, hint)
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -270,7 +270,7 @@ class Manifest:
             text = f"the policy {name} has no {err.args[0][0]}"
             raise Error(text, Exit.FAILED, HINT) from err
         if facts or not file.startswith("/") or not SHA256.fullmatch(sha256):
-            text = f"the policy {name} takes a file, by its whole path, and its sha256"
+            text = f"the policy {name} needs `file`, an absolute path, and `sha256`"
             raise Error(text, Exit.FAILED, HINT)
         return Source(file, sha256)
 

@@ -58,7 +58,7 @@ def proofs(tree: Tree) -> Iterator[Notice]:
     """Yield a notice about each setting that `try --watch` has left at stock, or has undone."""
     for each in left_at_stock(tree):
         text = f"{each.cgroup} is at stock, as try --watch was killed while it compared with stock"
-        hint = f"{each.goes_on} applies the setting again, and goes on"
+        hint = f"{each.goes_on} applies the setting again, and goes on testing it"
         yield Notice("left_at_stock", text, hint)
     for each in gone_back(tree):
         text = f"try --watch has set {each.cgroup} back to stock: {each.reason}"
@@ -69,7 +69,7 @@ def untested(tree: Tree) -> Iterator[Notice]:
     """Yield a notice about each kept setting that `try --watch` no longer tests since a boot."""
     for each in ended_by_boot(tree):
         text = f"since a boot, try --watch no longer tests the setting of {each.cgroup}"
-        hint = f"{each.goes_on} goes on"
+        hint = f"{each.goes_on} goes on testing it"
         yield Notice("ended_by_boot", text, f"{hint}, mmpolicy try --stop ends it")
 
 

@@ -42,8 +42,8 @@ class Owned(NamedTuple):
 def check_owner(name: str) -> str:
     """Return the name of an owner; raise an error for an invalid name."""
     if not PROFILE_NAME.fullmatch(name) or name == HOST:
-        hint = f"take a-z, 0-9, _ and -, at most 31; '{HOST}' are the manifests"
-        raise Error(f"{name!r} is no name for an owner", Exit.USAGE, hint)
+        hint = f"use at most 31 of a-z, 0-9, _ and -; '{HOST}' stands for the manifests"
+        raise Error(f"{name!r} is not a valid name of an owner", Exit.USAGE, hint)
     return name
 
 
@@ -71,7 +71,7 @@ def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
     found = read_owned(tree).get(key)
     if found and found.owner != owner:
         text = f"cgroup {found.path} is bound by the owner '{found.owner}'"
-        raise Error(text, Exit.REFUSED, f"--owner {found.owner} acts in its name")
+        raise Error(text, Exit.REFUSED, f"give --owner {found.owner} to act as that owner")
 
 
 def keep_owned(tree: Tree, owner: str, key: CgroupBinding, new: Owned | None) -> None:

@@ -42,7 +42,7 @@ def check_available(tree: Tree) -> None:
     """Raise an error if this kernel or this module does not support policies in BPF."""
     path = f"{SLOTS}/available"
     if not tree.exists(path):
-        text = "the loaded module knows no policies in BPF"
+        text = "the loaded module is too old for policies in BPF"
         raise Error(text, Exit.LACKING, "mmpolicy unload, mmpolicy load")
     if reason := tree.read(path).partition("unavailable: ")[2]:
         raise Error(f"no policies in BPF: {reason}", Exit.LACKING, "mmpolicy doctor")
@@ -99,6 +99,6 @@ def read_source(source: Source) -> bytes:
     data = read_given_bytes(source.file)
     if digest(data) != source.sha256:
         text = f"{source.file} is not the object that was saved: it has another SHA-256"
-        hint = f"if it is meant: mmpolicy policy load {source.file}, mmpolicy save"
+        hint = f"if the new file is meant: mmpolicy policy load {source.file}, mmpolicy save"
         raise Error(text, Exit.REFUSED, hint)
     return data

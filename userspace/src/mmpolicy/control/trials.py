@@ -183,5 +183,9 @@ def withdraw(tree: Tree) -> None:
         if trial.sizes and trial.phase == KEEPING:
             if tree.exists(BOOT_FILE):
                 tree.drop(BOOT_FILE)
-            page = (*trial.page, "decision   back as it was: it was killed while it kept the sizes")
+            page = (
+                *trial.page,
+                "decision   not kept: the trial was killed while it set the "
+                "sizes; they are restored",
+            )
             trial.keep(tree, phase=BACK, page=page, exit=int(Exit.FAILED))

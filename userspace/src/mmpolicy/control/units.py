@@ -89,7 +89,7 @@ def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBindi
     if profile not in known:
         hint = f"mmpolicy save {FOLDER}/50-try.toml keeps the profiles that there are now"
         text = f"profile '{profile}' is in no manifest of {tree.real(FOLDER)}"
-        raise Error(f"{text}, so it would not be there after a boot", Exit.USAGE, hint)
+        raise Error(f"{text}, so it would not exist after a boot", Exit.USAGE, hint)
     return UnitBinding(unit)
 
 
@@ -100,6 +100,6 @@ def find_unit(units: Units, given: str) -> UnitBinding:
         key = UnitBinding(units.primary(key.unit))
     if not tree.exists(key.path):
         text = f"{key.unit} was not bound with --unit: there is no {tree.real(key.path)}"
-        hint = f"take its line out of the manifests in {FOLDER}, if one has it"
+        hint = f"remove its line from the manifests in {FOLDER}, if one has it"
         raise Error(text, Exit.USAGE, hint)
     return key

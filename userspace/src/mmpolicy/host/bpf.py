@@ -28,12 +28,13 @@ LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.
 
 # reasons why the module refuses to register a policy, by errno (see module/bpf/)
 REGISTER = {
-    errno.EINVAL: "its name has more than a-z, 0-9, _, or is not that of the policy to replace",
+    errno.EINVAL: "its name has others than a-z, 0-9 and _, or is not that of the policy to "
+    "replace",
     errno.ENODATA: "it has no function that makes the decision",
     errno.EPROTO: "it is for another version of mmpolicy.bpf.h than the module",
     errno.ERANGE: "its max_order is not 2 to 9",
     errno.EOPNOTSUPP: "it has flags that the module does not know",
-    errno.EDOM: "a knob of it has no proper name, unit, meaning or range",
+    errno.EDOM: "one of its knobs has no valid name, unit, meaning or range",
     errno.EXDEV: "its knobs are not those of the policy to replace",
     errno.ENOEXEC: "the kernel's JIT for BPF is off",
     errno.EEXIST: "there is a policy of that name already",
@@ -52,18 +53,18 @@ REFUSED_MEMBER = {
 REGISTER_HINTS = {
     errno.ENOEXEC: "sysctl net.core.bpf_jit_enable=1",
     errno.EXDEV: "mmpolicy policy unload NAME, then load it",
-    errno.EEXIST: "mmpolicy policy replace FILE, or give it another name",
+    errno.EEXIST: "mmpolicy policy replace FILE replaces it; or give the new policy another name",
     errno.ENOSPC: "mmpolicy policy unload NAME makes room",
     errno.EBUSY: "mmpolicy reset",
     errno.ESTALE: "try it again",
 }
 STEPS = {
-    "open": "it is no object of BPF",
+    "open": "it is not a BPF object file",
     "none": "it has no policy",
     "several": "it has several policies",
     "kind": "its struct_ops are not those of mmpolicy",
-    "other": "it has programs that are no policies",
-    "name": "its policy has no proper name",
+    "other": "it has programs that are not policies",
+    "name": "its policy has no valid name",
     "wanted": "its policy has another name",
 }
 

@@ -22,13 +22,16 @@ KEEP_REMEDIES: Remedies = {
     EROFS: (Exit.FAILED, "run it where the file system is mounted read-write"),
     ENOSPC: (Exit.FAILED, "make room on the disk; the old file is as it was"),
     EDQUOT: (Exit.FAILED, "make room within the quota; the old file is as it was"),
-    ENOENT: (Exit.FAILED, "make its directory, or give another name"),
-    ELOOP: (Exit.FAILED, "a link is not followed: remove it, or give another name"),
+    ENOENT: (Exit.FAILED, "create its directory, or give another name"),
+    ELOOP: (
+        Exit.FAILED,
+        "it is a symbolic link, which is not followed: remove it, or give another name",
+    ),
 }
 GIVEN_REMEDIES: Remedies = {
     EACCES: (Exit.DENIED, "run it as root, or make the file readable"),
     EISDIR: (Exit.FAILED, "give a file, not a directory"),
-    ENOENT: (Exit.FAILED, "give the path of a file that there is"),
+    ENOENT: (Exit.FAILED, "give the path of a file that exists"),
 }
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 LOOK_AGAIN = 0.02  # seconds

@@ -91,7 +91,7 @@ def ftrace_points(facts: Facts) -> str:
     """Return which points the loaded module can use by ftrace, as text."""
     tree, points, policies = facts.tree, f"{CONTROL}/points", f"{CONTROL}/policies"
     if not tree.is_dir(points):
-        return "the loaded module lists what works"
+        return "the loaded module lists the points that work"
     names = [name for name in tree.names(points) if facts.text(f"{points}/{name}") == "available"]
     dirs = [name for name in names if tree.is_dir(f"{policies}/{name}")]
     below = [f"{name}/{policy}" for name in dirs for policy in tree.names(f"{policies}/{name}")]
@@ -194,11 +194,14 @@ def check_signature(facts: Facts) -> Check:
     signer = facts.info.get("signer", "")
     if signer and signer in facts.text("/proc/keys"):
         return Check("signature", "ok", f"signed by '{signer}', which the kernel knows")
-    hint = "mokutil --import the certificate of who signs it (docs/host.md), reboot, enrol it"
+    hint = "mokutil --import the signer's certificate (docs/host.md), reboot, enrol it"
     if signer:
         return Check("signature", "warn", f"key of '{signer}' is not enrolled", hint)
     return Check(
-        "signature", "warn", "the kernel accepts only signed modules, and this one is not", hint
+        "signature",
+        "warn",
+        "the kernel accepts only signed modules, and this module is not signed",
+        hint,
     )
 
 

@@ -37,7 +37,7 @@ INSERT_REMEDIES: Remedies = {
 }
 REMOVE_REMEDIES: Remedies = {
     errno.EPERM: (Exit.DENIED, "run it as root"),
-    errno.EAGAIN: (Exit.FAILED, "end what uses it, until refcnt in /sys/module says 0"),
+    errno.EAGAIN: (Exit.FAILED, "end its users, until refcnt in /sys/module is 0"),
 }
 
 HANDLE = POINTER(c_void_p)

@@ -79,7 +79,7 @@ def find_knobs(knobs: Iterable[str], given: str) -> list[str]:
 def no_knob(knobs: Iterable[str], given: str) -> Error:
     """Return the error for a name that matches no knob."""
     if given.startswith(SIZE) and not find_knobs(knobs, f"{SIZE}*"):
-        text = f"this kernel has no sizes of large folios but 2 MB, so no '{given}'"
+        text = f"this kernel has large folios of 2 MB only, so it has no '{given}'"
         return Error(text, Exit.LACKING, "boot Linux 6.8 or newer; enabled=always is for 2 MB")
     close = get_close_matches(given, [name for path in knobs for name in names_of(path)], n=1)
     hint = f"did you mean {close[0]}?" if close else "mmpolicy thp --all lists them"
@@ -101,7 +101,7 @@ def check_value(tree: Tree, path: str, value: str) -> str:
         pick(f"value of {names_of(path)[0]}", value, choices(tree, path))
     elif not value.split() or (_numeric(text) and not _numeric(value)):
         hint = f"it has {text} now"
-        raise Error(f"'{value}' is no value for {names_of(path)[0]}", Exit.USAGE, hint)
+        raise Error(f"'{value}' is not a valid value for {names_of(path)[0]}", Exit.USAGE, hint)
     return value
 
 

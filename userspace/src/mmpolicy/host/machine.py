@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 CPUINFO, MEMINFO = "/proc/cpuinfo", "/proc/meminfo"
-NO_SYSTEMD = "mmpolicy bench, or ab run in the foreground, which a watchdog of their own restores"
+NO_SYSTEMD = "mmpolicy bench, or ab run in the foreground: their own watchdog restores the settings"
 DOCTOR_KNOWS = "; mmpolicy doctor says if it can be built"
 
 
@@ -39,7 +39,7 @@ def reload_units() -> None:
     try:
         subprocess.run(["systemctl", "daemon-reload"], check=True)
     except (OSError, subprocess.CalledProcessError) as err:
-        text = f"systemd has not read its units again: {err}"
+        text = f"systemd has not reloaded its units: {err}"
         raise Error(text, Exit.FAILED, "systemctl daemon-reload") from err
 
 
@@ -66,7 +66,7 @@ def start_unit(words: Sequence[str]) -> None:
     if done.returncode:
         why = done.stderr.strip() or "the log says why"
         log = " ".join(["journalctl", *units])
-        raise Error(f"systemd does not start it: {why}", Exit.FAILED, log)
+        raise Error(f"systemd does not start the unit: {why}", Exit.FAILED, log)
 
 
 def start_path_unit(unit: str, words: Sequence[str]) -> None:

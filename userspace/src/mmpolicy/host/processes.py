@@ -40,7 +40,9 @@ def find_process(tree: Tree, given: str) -> int:
             pids = [int(pid) for pid in cgroup_pids(tree, find_cgroup(tree, given).name)]
         except Error as err:
             text = f"no process and no service '{given}'"
-            raise Error(text, Exit.USAGE, "ps -e lists processes, mmpolicy top both") from err
+            raise Error(
+                text, Exit.USAGE, "ps -e lists processes, mmpolicy top processes and services"
+            ) from err
     if len(pids) == 1:
         return pids[0]
     if not pids:

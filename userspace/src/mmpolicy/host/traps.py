@@ -56,7 +56,7 @@ def _command_line(tree: Tree) -> Iterator[Trap]:
     if words and not named and chosen(_read(tree, PMD)) == "never" != _enabled(tree):
         text = f"{words[-1]} on the command line of the kernel has set 2 MB to never, so"
         text += f" {THP}/enabled decides nothing"
-        yield Trap(text, f"add 2M:inherit to it, or echo inherit >{PMD}")
+        yield Trap(text, f"add 2M:inherit to that parameter, or echo inherit >{PMD}")
 
 
 def _little_memory(tree: Tree) -> Iterator[Trap]:

@@ -43,7 +43,7 @@ class Btf:
             name, info, other = struct.unpack_from("<III", self._data, at)
             kind, members = info >> 24 & 0x1F, info & 0xFFFF
             if not 0 < kind <= ENUM64:
-                raise NotReadableError(f"its BTF has a kind of type that is not known ({kind})")
+                raise NotReadableError(f"its BTF has a type of unknown kind ({kind})")
             found.append((name, kind, members, other, at + 12))
             at += 12 + ONCE.get(kind, 0) + members * EACH.get(kind, 0)
         return found
@@ -71,7 +71,7 @@ class Btf:
             parts.append(AFTER[self._types[number][1]])
             number = self._types[number][3]
         if number >= len(self._types):
-            raise NotReadableError("its BTF names a type that is not there")
+            raise NotReadableError("its BTF refers to a type that does not exist")
         inside = self._name(self._types[number][0]) if number else "void"
         return inside + "".join(reversed(parts))
 

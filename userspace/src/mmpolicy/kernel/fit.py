@@ -88,7 +88,7 @@ class Point:
         for one in need.ones:
             found = self.btf.prototype(one.name) if need.row != "VARIABLE" else None
             if found in {other.kind for other in need.ones}:
-                return f"{one.name} is not to be found"
+                return f"{one.name} was not found"
             if found:
                 return f"{one.name} has become {found}"
         names = " or ".join(dict.fromkeys(one.name for one in need.ones))
@@ -148,7 +148,7 @@ def kernel_of(data: bytes) -> Kernel:
     """Return the kernel in a vmlinuz, a vmlinux or a Debian package."""
     image = Image(data)
     if not image.release:
-        raise NotReadableError("it does not say which release it is")
+        raise NotReadableError("it does not contain the release of its kernel")
     names, types = symbols(image.data), image.section(".BTF")
     return Kernel(image.release, image.banner, names, types, image.machine)
 

@@ -28,7 +28,9 @@ LEAST_PROTOCOL = 0x0208
 def _packed_kernel(data: bytes) -> bytes:
     """Return the ELF file in an x86 vmlinuz, as Documentation/arch/x86/boot.rst defines it."""
     if data[0x202:0x206] != BZIMAGE or struct.unpack_from("<H", data, 0x206)[0] < LEAST_PROTOCOL:
-        raise NotReadableError("it is no kernel of x86 or arm64, no vmlinux and no Debian package")
+        raise NotReadableError(
+            "it is neither a kernel of x86 or arm64, nor a vmlinux, nor a Debian package"
+        )
     offset, length = struct.unpack_from("<II", data, 0x248)
     begin = ((data[0x1F1] or 4) + 1) * 512 + offset
     packed = data[begin : begin + length]
@@ -92,7 +94,7 @@ class Image:
         if not self.bare and not data.startswith(ELF):
             data = _packed_kernel(data)
         if not self.bare and not data.startswith(ELF):
-            raise NotReadableError("what it holds is no ELF file")
+            raise NotReadableError("its contents are not an ELF file")
         self.data = data
 
     @property

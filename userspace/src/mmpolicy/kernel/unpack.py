@@ -68,4 +68,4 @@ def unpacked(data: bytes, size: int) -> bytes:
             if len(found) != size:
                 raise NotReadableError(f"its {name} data ends early")
             return found
-    raise NotReadableError(f"what it is compressed with is not known ({data[:4].hex()})")
+    raise NotReadableError(f"it is compressed in an unknown format ({data[:4].hex()})")

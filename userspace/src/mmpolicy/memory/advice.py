@@ -42,7 +42,7 @@ def advise(whole: Explained, largest: int) -> Advice | None:
         order = _order_in_use(whole)
         return Advice(ADAPTIVE, order, (*told, f"folios up to {size(order)} are in use"))
     told = told if whole.large else []
-    told.append(f"{dense} of {judged} faults were beside memory that was used in full")
+    told.append(f"{dense} of {judged} faults had fully used memory nearby")
     if dense < DENSE * judged:
         return Advice(STOCK, None, (*told, "large folios would be rare, or wasted"))
     if whole.unused_share > MUCH_UNUSED:

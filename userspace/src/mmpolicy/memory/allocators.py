@@ -68,7 +68,7 @@ def _of_redis(name: str, of_the_system: bool) -> Allocator:
     """
     purge = f"{name}-cli MEMORY PURGE"
     if of_the_system:
-        more = "if that frees little, restart it, as activedefrag needs a jemalloc of its own"
+        more = "if that frees little, restart it, as activedefrag needs the bundled jemalloc"
     else:
-        more = f"{name}-cli CONFIG SET activedefrag yes, if it has the jemalloc that it ships"
+        more = f"{name}-cli CONFIG SET activedefrag yes, if it was built with the bundled jemalloc"
     return JEMALLOC._replace(name=f"the allocator of {name}", give_back=f"{purge}; {more}")

@@ -19,7 +19,7 @@ WORDS = {
     "dense_neighbour": "memory nearby was used in full",
     "no_room": "no folio fits around the page",
     "no_neighbour": "no memory nearby was used in full",
-    "sparse_neighbour": "more of it nearby was allocated and not used",
+    "sparse_neighbour": "more memory nearby was allocated than used",
     "probe": "a smaller folio, to see which of its pages are used",
     "locked": "mlock() populates the area anyway",
     "deferred": "not checked, as many faults before got small folios",

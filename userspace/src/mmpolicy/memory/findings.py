@@ -196,7 +196,7 @@ def _trim(survey: Survey, row: Row) -> Finding:
     if stays:
         return Finding(row.name, f"{what}; {stays}", next_step=SMALLER, mib=waste)
     what += f"; {unsure}" if unsure else ""
-    price = "it loses these huge pages; without --bind they may come back"
+    price = "the program loses these huge pages; without --bind the memory may come back"
     return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}{options}",), price, mib=waste)
 
 
@@ -206,7 +206,7 @@ def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
     """
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
-        return "", "they are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
+        return "", "these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
     asked = unsure = ""
     if left["asked"] + left["unknown"] >= MOST:
         asked = " --include-madvised"
@@ -368,8 +368,8 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
             f"second: {huge:.0f} huge pages a second are cleared{cost}, freed and cleared again"
         )
         known = _allocator(host.tree, each.pid)
-        keep = f"let {known.name} keep what it frees: {known.keep}" if known else ""
-        other = f"let its allocator keep what it frees; for that of glibc, {GLIBC.keep}"
+        keep = f"let {known.name} keep memory that it frees: {known.keep}" if known else ""
+        other = f"let its allocator keep memory that it frees; for that of glibc, {GLIBC.keep}"
         step = f"{keep or other}; then restart it"
         yield Finding(each.name, what, next_step=step, cpu_percent=percent)
 
@@ -436,12 +436,12 @@ def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Findin
     what, steps = f"{most / 1024:.0f} MiB {whose} are freed lazily (MADV_FREE)", []
     if unsure >= LEAST_KIB:
         takes = (found.not_known_kib << 10) // PAGE * host.survey.holds.smaps_ns / 1e6
-        what = f"up to {what}, or were so before they were written again"
+        what = f"up to {what}, with pages that were written again since"
         show = f"mmpolicy show --pid {largest.pid} --hold {2 * takes + 1:.0f}"
         steps.append(f"{show} has the figure, and holds up mmap() for about {takes:.0f} ms")
     if host.module.possible:
         steps.append("the policies cap and eager of madv_free keep it small")
-    what += "; the kernel takes what is free when memory is short"
+    what += "; the kernel takes freed pages when memory is short"
     yield Finding(row.name, what, next_step="; ".join(steps))
 
 

@@ -190,9 +190,15 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
 
 def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("GODEBUG=(?:.*,)?disablethp=1(?:,.*)?"):
-        yield "GODEBUG=disablethp=1 in its environment (Go)", "take that out and restart it"
+        yield (
+            "GODEBUG=disablethp=1 in its environment (Go)",
+            "remove that setting, and restart the program",
+        )
     if clues.has(r"\w*MALLOC_CONF=.*thp:never.*"):
-        yield "thp:never in its environment (jemalloc)", "take that out and restart it"
+        yield (
+            "thp:never in its environment (jemalloc)",
+            "remove that setting, and restart the program",
+        )
 
 
 OVERRIDE = "override_madvise=1 of anon_order lets the policy decide there too"
@@ -275,11 +281,13 @@ class Kind(NamedTuple):
 KINDS = {
     "prctl": Kind(
         "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)", _prctl,
-        "find who calls it: the program, a library, MemoryTHP= of its unit, or a parent that it "
+        "find who calls prctl(): the program, a library, MemoryTHP= of its unit, or a parent "
+        "that it "
         "inherits it from", "itself",
     ),
     "except_advised": Kind(
-        "as they are forbidden to what does not ask for them (PR_THP_DISABLE_EXCEPT_ADVISED)",
+        "as they are forbidden for memory that does not ask for them "
+        "(PR_THP_DISABLE_EXCEPT_ADVISED)",
         lambda clues, _: [(f"MemoryTHP=madvise of {clues.unit}",
                            f"systemctl edit {clues.unit}, and restart it")]
         if clues.memory_thp == "madvise" else (),
@@ -359,7 +367,7 @@ def reach(
         advised, unknown = _advised(tree, space, areas)
         found |= advised
     elif sizes.thp_enabled:
-        unknown.append(f"what of it is advised (madvise); mmpolicy explain {pid} looks at that")
+        unknown.append(f"how much of it is advised (madvise); mmpolicy explain {pid} looks at that")
     if override or own_sizes:
         found.pop("advised", None)
     barriers = [
@@ -412,8 +420,8 @@ def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int]
         found["except_advised"] = excepted
     unknown = []
     if dark >= MUCH_KIB:
-        text = f"what {dark >> 10} MiB of it are advised (madvise): a look at smaps would hold up"
-        unknown.append(f"{text} the program for more than {space.holds.limit_s * 1000:g} ms")
+        text = f"whether {dark >> 10} MiB of it are advised (madvise): reading smaps would stop"
+        unknown.append(f"{text} it for more than {space.holds.limit_s * 1000:g} ms")
     return found, unknown
 
 

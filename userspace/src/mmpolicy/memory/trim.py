@@ -57,14 +57,14 @@ REMAINS = (
 CAUSES = {
     "asked": "the program asked for these folios by MADV_HUGEPAGE: "
     "--include-madvised gives them back, too",
-    "unknown": "whether the program asked for these folios would take too long to find out: "
+    "unknown": "it takes too long to find out whether the program asked for these folios: "
     "--include-madvised gives them back in any case, a longer --hold asks",
-    "few": "less of each folio is empty than --min-empty says",
+    "few": "the empty share of each of these folios is below --min-empty",
     "locked": "mlock() keeps empty pages, too",
-    "pinned": "the kernel did not split these folios: something has them pinned, such as a pipe, "
+    "pinned": "the kernel did not split these folios: they are pinned, for example by a pipe, "
     "io_uring, RDMA or VFIO",
-    "shared": "shared memory in 2 MB folios was not looked into: a split gives none of it back",
-    "hugetlb": "pages of a hugetlb pool belong to it",
+    "shared": "shared memory in 2 MB folios was not searched: a split gives none of it back",
+    "hugetlb": "pages of a hugetlb pool stay in the pool",
 }
 
 

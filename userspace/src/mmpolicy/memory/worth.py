@@ -34,7 +34,7 @@ ONCE = ("trim", "collapse", "maintain")
 NAMES = (*ONCE, SIZES, *BY_MODULE)
 IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
-BACK = "mmpolicy try --stop while it runs; its page has the commands that undo a kept one"
+BACK = "mmpolicy try --stop while it runs; its report has the commands that undo a kept setting"
 # with a larger share of its memory in 2 MB pages, a program seldom misses the TLB
 HUGE_ENOUGH = 0.5
 # share of a program's CPU time that 2 MB pages save, by the 11 of 34 measurements that found a
@@ -121,7 +121,7 @@ class Candidate:
         """Return how the effect of the candidate is shown, as text."""
         if self.switchback:
             return "a switchback: blocks of time with it and without take turns"
-        return "measured again after it, not proven on: it cannot be switched back block by block"
+        return "measured before and after, which proves less: it cannot be undone block by block"
 
 
 def judge(
@@ -137,7 +137,7 @@ def judge(
     found = sorted(wanted, key=lambda each: (bool(each.why_not), -each.score))
     if not found:
         if without and any(_candidates(seen, here)):
-            return NOT_WORTH, "all candidates that may pay are left out", found
+            return NOT_WORTH, "all candidates that may pay are excluded by --without", found
         if seen.gain >= LEAST_PERCENT and seen.barred >= ALL:
             return OUT_OF_REACH, seen.barriers[0], found
         return NOT_WORTH, _too_little(seen), found
@@ -306,7 +306,7 @@ def _madv_free(seen: Seen, here: Here) -> Candidate:
     return _by_module(
         here,
         "madv-free",
-        f"gives back most of about {mib:.0f} MiB that are freed lazily, and still there",
+        f"gives back most of about {mib:.0f} MiB that are lazily freed and still resident",
         seen.freed_kib / max(LEAST_KIB, LEAST_SHARE * seen.private_kib),
         "a fault for each freed page that the program uses again",
     )

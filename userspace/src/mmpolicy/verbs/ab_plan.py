@@ -80,14 +80,14 @@ def design_of(host: Host, given: RunOptions) -> Design:
 def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> Length:
     """Return the length of the run; refuse a run that is too short to show an effect."""
     if given.pairs and given.duration:
-        raise click.UsageError("--pairs and --duration both say how long: give one")
+        raise click.UsageError("--pairs and --duration both set the length: give one of them")
     aa = _aa_pairs(given, len(metrics))
     anytime = given.stop == "anytime"
     if anytime and given.detect:
-        raise click.UsageError("--detect and --stop anytime both say when to end: give one")
+        raise click.UsageError("--detect and --stop anytime both set the end: give one of them")
     if given.rare and (given.detect or anytime):
         raise click.UsageError(
-            "--detect-rare says how long, as --detect and --stop anytime do: give one"
+            "--detect-rare sets the length, as --detect and --stop anytime do: give one of them"
         )
     rare = pairs_to_see(given.rare) if given.rare else 0
     pairs = given.pairs or (MOST_PAIRS if given.detect or anytime else max(PAIRS, rare))
@@ -98,11 +98,14 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
     number = sum(not metric.guard for metric in metrics) or 1
     least = least_pairs(number)
     if pairs < least:
-        text = f"{max(pairs, 0)} pairs can show nothing with {number} metric{'s' * (number > 1)}"
+        text = (
+            f"{max(pairs, 0)} pairs are too few to show an effect with {number} "
+            f"metric{'s' * (number > 1)}"
+        )
         need = clock(design.seconds(aa + least))
         raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
     if pairs < rare:
-        text = f"{pairs} pairs may have none of what comes in {given.rare:g} % of the blocks"
+        text = f"{pairs} pairs may miss an event that happens in {given.rare:g} % of the blocks"
         need = clock(design.seconds(aa + rare))
         raise click.UsageError(f"{text}: it takes {rare} pairs, {need} with the A/A phase")
     stretches = not given.duration
@@ -145,8 +148,8 @@ def plan_of(host: Host, options: dict[str, Any]) -> Plan:
     begin now.
     """
     if (unit := options["unit"]) not in UNITS:
-        text = f"--unit {unit} is for --preset; else it is process or cgroup"
-        raise click.UsageError(f"{text}, and --cgroup {unit} says who takes part")
+        text = f"--unit {unit} is for --preset; without it, --unit is process or cgroup"
+        raise click.UsageError(f"{text}, and --cgroup {unit} names the service")
     if not options["metric"]:
         raise click.UsageError("Missing option '--metric'.")
     kind = options["design"] or usual_design(host, options)
@@ -157,8 +160,8 @@ def plan_of(host: Host, options: dict[str, Any]) -> Plan:
         raise click.UsageError(UNJUDGED)
     without = [each.name for each in metrics if each.guard and not (each.margin or given.margin)]
     if without:
-        text = f"{without[0]}: by how much may it be worse?"
-        raise click.UsageError(f"{text} Say `guard 5%`, or give --margin")
+        text = f"{without[0]}: the margin of this guard is missing."
+        raise click.UsageError(f"{text} Write `guard 5%`, or give --margin")
     length = length_of(given, design, metrics)
     check_sources(host.tree, metrics, guards, design.kind)
     if design.kind == "split":

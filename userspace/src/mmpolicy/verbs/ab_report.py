@@ -50,7 +50,7 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
     or left out; else with 7.
     """
     if len(set(files)) < 2:
-        raise click.UsageError("one file is no pool: give those of two hosts or more")
+        raise click.UsageError("a pool needs the files of two hosts or more")
     from mmpolicy.ab.report.pool import Pool
 
     found = Pool((str(file), load(file)) for file in dict.fromkeys(files))
@@ -72,7 +72,7 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--differ", type=click.FloatRange(min=0), metavar="PERCENT",
-    help="How much the change differs between hosts (deviation).  [default: half of --detect]",
+    help="Standard deviation of the change between hosts, in percent.  [default: half of --detect]",
 )  # fmt: skip
 @json_option
 def plan(
@@ -99,7 +99,7 @@ def plan(
 @click.option("--html", type=FILE, metavar="FILE", help="Also write one HTML file with plots.")
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
-    metavar="PERCENT", help="Say how many pairs are needed to find such a change.",
+    metavar="PERCENT", help="Print how many pairs find a change of this percentage.",
 )  # fmt: skip
 @margin_option
 @json_option

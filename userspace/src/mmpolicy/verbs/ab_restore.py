@@ -18,7 +18,7 @@ from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
 
 
 @click.command()
-@click.option("--wait", is_flag=True, help="Wait for the end of a run first.")
+@click.option("--wait", is_flag=True, help="Wait until a running experiment has ended.")
 @dry_run_option
 @json_option
 @pass_host

@@ -68,7 +68,7 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
     own = {arm: knobs for arm, (_, knobs) in parts.items()}
     texts = {arm: text for arm, (text, _) in parts.items()}
     if any(own.values()) and given.design == "split":
-        text = "knobs are of the whole host, where both arms run at once"
+        text = "knobs apply to the whole host, where both arms run at once"
         raise Error(text, Exit.USAGE, "take --design switchback")
     check_knobs(host.tree, [path for each in own.values() for path in each], given.metric)
     knobs = Knobs(host.tree, now, own, given.lease, partial(_tell, host))
@@ -89,7 +89,7 @@ def _check_alone(given: RunOptions, timing: bool) -> None:
     """Refuse options that only arms with policies can have."""
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
-        text = f"{what} is for arms with policies, of a module that is loaded"
+        text = f"{what} needs arms with policies, and the module loaded"
         raise Error(text, Exit.USAGE, "take --design switchback, and knobs as arms")
 
 

@@ -178,7 +178,7 @@ def _keep_manifest(tree: Tree, manifest: Manifest) -> None:
     try:
         tree.keep(APPLIED, manifest.text(), 0o644)
     except Error as err:
-        click.echo(f"mmpolicy: {err.message}; mmpolicy verify will want a FILE", err=True)
+        click.echo(f"mmpolicy: {err.message}; mmpolicy verify will need a FILE", err=True)
 
 
 @click.command()

@@ -95,7 +95,7 @@ class Threads(click.ParamType):
     ) -> list[int]:
         words = str(value).split(",")
         if not all(word.isdecimal() and int(word) for word in words):
-            self.fail(f"'{value}' are no numbers such as 1,4,16", param, ctx)
+            self.fail(f"'{value}' is not a list of numbers such as 1,4,16", param, ctx)
         return [int(word) for word in words]
 
 
@@ -129,7 +129,7 @@ def _check_outputs(options: dict[str, Any]) -> None:
     if options["threads"] and (plot or html):
         raise click.UsageError("--plot and --html are for one number of threads")
     if plot and plot.suffix not in (".svg", ".png"):
-        raise click.UsageError(f"{plot}: the name has to end in .svg or .png")
+        raise click.UsageError(f"{plot}: the name must end in .svg or .png")
     if plot or html:
         import mmpolicy.bench.picture  # noqa: F401 (fails now if a library is missing)
     for path in filter(None, (options["out"], plot, html)):
@@ -142,7 +142,10 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 
     runs, need = options["runs"], least_pairs(max(arms - 1, 1))
     if arms > 1 and runs < need and not (options["detect"] or options["within"]):
-        text = f"{runs} rounds can show nothing with {arms} arms: it takes --runs {need} or more"
+        text = (
+            f"{runs} rounds are too few for {arms} arms: to show a difference, take --runs "
+            f"{need} or more"
+        )
         click.echo(f"warning: {text}", err=True)
 
 
@@ -150,8 +153,8 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 @click.option(
     "--arm", "arms", multiple=True, metavar="ARM", shell_complete=completer("arm"),
     help="As in `ab run`: knobs of the kernel, POINT=POLICY[,KNOB=VALUE ...] or a profile; "
-    f"or `{AS_IS}`, or `{NO_THP}` for the command alone. The first is what others are compared "
-    f"with.  [default: {AS_IS}, also beside a single arm]",
+    f"or `{AS_IS}`, or `{NO_THP}` for the command alone. All arms are compared with the first.  "
+    f"[default: {AS_IS}, also with a single arm]",
 )  # fmt: skip
 @click.option(
     "--collapse", is_flag=True,
@@ -164,15 +167,15 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 )  # fmt: skip
 @click.option(
     "--detect", type=click.FloatRange(min=0.1), metavar="PERCENT",
-    help="Instead of --runs, as many as find such a change with 80 % probability.",
+    help="Instead of --runs: as many runs as find a change of this size with 80 % probability.",
 )  # fmt: skip
 @click.option(
     "--precision", "within", type=click.FloatRange(min=0.1), metavar="PERCENT",
-    help="Instead of --runs, until the median of each ratio is known so closely.",
+    help="Instead of --runs: run until the median of each ratio is known to this precision.",
 )  # fmt: skip
 @click.option(
     "--metric", type=click.Choice(["cpu", "wall", "system", "faults", "peak_rss"]), default="cpu",
-    show_default=True, help="What decides if a difference was found.",
+    show_default=True, help="The metric that decides whether an arm differs.",
 )  # fmt: skip
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=1, show_default=True,
@@ -180,10 +183,13 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 )  # fmt: skip
 @click.option(
     "--server", default="", metavar="COMMAND",
-    help="Start this for each run, and measure it while COMMAND is its load.",
+    help="A server to start for each run and to measure, with COMMAND as its load.",
 )  # fmt: skip
 @click.option(
-    "--ready", default="", metavar="COMMAND", help="Ends with 0 once the server can have its load."
+    "--ready",
+    default="",
+    metavar="COMMAND",
+    help="A command that exits with 0 once the server accepts its load.",
 )
 @click.option(
     "--timeout", type=Seconds(), default="10m", show_default=True,
@@ -377,6 +383,6 @@ def _not_counted(done: Bench) -> Iterator[str]:
     cpu, wall = (sum(each[name] for each in values) for name in ("cpu", "wall"))
     if cpu < IDLE * wall and not done.programs.work.server:
         yield (
-            f"the command used {cpu / wall:.1%} of a CPU: what other processes did for it, such as "
-            "a server or a container runtime, is not counted; --server measures a server"
+            f"the command used {cpu / wall:.1%} of a CPU: the work of other processes for it, "
+            "such as a server or a container runtime, is not counted; --server measures a server"
         )

@@ -36,7 +36,7 @@ Command = Callable[..., Any]
 
 owner_option = click.option(
     "--owner", metavar="NAME", shell_complete=complete_owner,
-    help="Whose binding of a cgroup it is; apply leaves it alone.",
+    help="The program that owns the binding of a cgroup; apply does not change it.",
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) ->
         check_free(tree, group, owner and check_owner(owner))
         return group
     if owner:
-        raise click.UsageError("--owner is for --cgroup PATH alone")
+        raise click.UsageError("--owner needs --cgroup PATH")
     assert pid is not None
     key = process_key(tree, pid)
     if not key:

@@ -96,12 +96,12 @@ def _check(host: Host, cpus: int) -> None:
     """Refuse to measure on a host with too much load or too little memory."""
     load = _load(host)
     if load > LOAD:
-        text = f"others use {load:.0f} % of the CPUs, more than {LOAD:g} %"
+        text = f"other processes use {load:.0f} % of the CPUs, more than {LOAD:g} %"
         raise Error(text, Exit.REFUSED, NOT_QUIET)
     available = host.tree.read("/proc/meminfo").partition("MemAvailable:")[2].split()
     mib, need = int([*available, "0"][0]) >> 10, 2 * MIB_CPU * cpus
     if mib < need:
-        text = f"{mib} MiB of memory are available, it takes {need}"
+        text = f"{mib} MiB of memory are available, of the needed {need}"
         raise Error(
             text,
             Exit.REFUSED,
@@ -166,7 +166,7 @@ def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None
 
 @click.command()
 @click.option(
-    "--all-cpus", is_flag=True, help="While 1, 2, 4 and so on, and all CPUs fault at once."
+    "--all-cpus", is_flag=True, help="Measure while 1, 2, 4 and so on, and all CPUs fault at once."
 )
 @click.option("--yes", is_flag=True, help="With --all-cpus: begin without asking.")
 @dry_run_option

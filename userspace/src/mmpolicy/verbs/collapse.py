@@ -94,16 +94,16 @@ class Row:
 @partial(target_options, of_unit="A systemd unit that runs.")
 @click.option(
     "--min-used", type=Percent(min=1), default=100.0, show_default=True, metavar="PERCENT",
-    help="Collapse 2 MB only if so many of their pages are there and not full of zeroes.",
+    help="Collapse a 2 MB range only if so many of its pages are present, and not all zeroes.",
 )  # fmt: skip
 @click.option(
     "--cpu", type=Percent(min=0.1), default=3.0, show_default=True, metavar="PERCENT",
-    help="Spend at most so much of the time with collapses; 100: no pauses.",
+    help="The largest part of the time for collapses; 100: no pauses.",
 )  # fmt: skip
 @max_stop_option("Do nothing if")
 @click.option(
     "--max-growth", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
-    help="Let the memory grow by no more than that, which --min-used below 100 allows.",
+    help="The most by which memory may grow, which happens with --min-used below 100.",
 )  # fmt: skip
 @reserve_option
 @max_pressure_option("Stop when")
@@ -172,7 +172,7 @@ def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
         text = f"one collapse stops the program for {one_s * 1000:.1f} ms here"
-        hint = f"it is more than --max-stop {given.max_stop:g}: raise that, or wait for a calm hour"
+        hint = f"that is more than --max-stop {given.max_stop:g}: raise it, or wait for less load"
         raise Error(f"{text}; nothing was changed", Exit.LACKING, hint)
     return one_s
 

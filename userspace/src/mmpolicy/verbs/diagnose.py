@@ -69,18 +69,20 @@ def look(host: Host, facts: Facts, everything: bool) -> Findings:
 
 @click.command()
 @click.option(
-    "--can-load", is_flag=True, help="Only tell, by the exit code, if the module can be loaded."
+    "--can-load",
+    is_flag=True,
+    help="Print nothing; return by the exit code whether the module can be loaded.",
 )
 @click.option(
     "--kernel",
     "image",
     metavar="VERSION|IMAGE",
     shell_complete=completer("kernel"),
-    help="Tell which points this kernel would have, from its image; it need not run.",
+    help="Print which points a kernel could have, by its image; it need not be running.",
 )
 @click.option("--brief", is_flag=True, help="With --kernel: one line.")
 @click.option(
-    "--all", "everything", is_flag=True, help="Also the checks that do not matter on this kernel."
+    "--all", "everything", is_flag=True, help="Also print checks that do not matter on this kernel."
 )
 @json_option
 @pass_host

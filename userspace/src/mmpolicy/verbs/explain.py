@@ -52,7 +52,7 @@ class Address(click.ParamType):
         try:
             return value if isinstance(value, int) else int(value, 16)
         except ValueError:
-            self.fail(f"'{value}' is no address such as 7f3501c00000", param, ctx)
+            self.fail(f"'{value}' is not an address such as 7f3501c00000", param, ctx)
 
 
 class Seen(NamedTuple):
@@ -139,7 +139,9 @@ def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
 
 def _nothing_wanted(seen: Seen) -> str:
     if seen.policy == "stock" and seen.shadow == "none":
-        return f"no policy was asked: {_begin_shadow(seen)} asks one without obeying it"
+        return (
+            f"no policy was asked: {_begin_shadow(seen)} asks a policy without applying its answers"
+        )
     return "no page fault reached the policy in this time"
 
 
@@ -193,7 +195,7 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     largest = max((each.pages * PAGE for each in seen.areas), default=0)
     advice = advise(all_of(seen.areas), largest)
     if not advice:
-        text = f"too little was seen of process {pid} to tell"
+        text = f"process {pid} had too few decisions to recommend a policy"
         hint = f"{_begin_shadow(seen)}, then again with more --seconds, while it works"
         raise Error(text, Exit.INCONCLUSIVE, hint)
     profile = name or profile_name(host.tree.read(f"/proc/{pid}/comm"), profiles_of(state))
@@ -201,7 +203,7 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     evidence = [f"process {pid}: {POINT} {advice.policy}", *advice.evidence]
     evidence += [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
     if not bound:
-        evidence.append("it has no cgroup of its own; mmpolicy bind --pid binds it")
+        evidence.append("the process has no cgroup of its own; mmpolicy bind --pid binds it")
     manifest = save(host.tree, target)
     data = {
         "pid": pid, "profile": profile, "policy": advice.policy, "max_order": advice.max_order,

@@ -86,11 +86,11 @@ class MaintainOptions:
 )  # fmt: skip
 @click.option(
     "--cpu", type=Percent(min=0.1), metavar="PERCENT",
-    help=f"Take at most so much of one CPU, for all services together.  [default: {CPU:g}]",
+    help=f"The CPU budget for all services together, in percent of one CPU.  [default: {CPU:g}]",
 )  # fmt: skip
 @click.option(
     "--settle", type=Seconds(1.0), default="10m", show_default=True, metavar="TIME",
-    help="Leave alone what was worked on until it has been full, or empty, for so long.",
+    help="Work on a 2 MB range again only after it has been full, or empty, for this time.",
 )  # fmt: skip
 @max_stop_option("Collapse nothing while")
 @min_empty_option
@@ -101,7 +101,9 @@ class MaintainOptions:
     "--once", is_flag=True,
     help="Do what is due now, and end; empty memory is due after --settle at the earliest.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print what is full, and empty, now; change nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print how much memory is full, or empty, now; change nothing."
+)
 @json_option
 @pass_host
 def maintain(host: Host, **options: Any) -> None:

@@ -86,13 +86,13 @@ def _rest(rest: dict[str, Any]) -> Iterator[str]:
         yield f"{after}: memory at higher addresses is missing; --seconds 0 looks at all"
     if rest["partly_unmapped_kib"] >= WORTH_KIB:
         mib = rest["partly_unmapped_kib"] >> 10
-        yield f"in no RSS: {mib} MiB of these folios that nobody maps any more, see trim"
+        yield f"in no RSS: {mib} MiB of these folios, in pages that no process maps, see trim"
     yield f"longest hold of its mmap_lock: {rest['longest_ms']} ms"
 
 
 def _draw(title: str, areas: list[Area], output: Path) -> None:
     if output.suffix not in (".svg", ".png"):
-        raise click.UsageError(f"{output}: the name has to end in .svg or .png")
+        raise click.UsageError(f"{output}: the name must end in .svg or .png")
     drawing = draw(title, areas)
     save_as(output, as_svg(drawing).encode() if output.suffix == ".svg" else as_png(drawing))
 

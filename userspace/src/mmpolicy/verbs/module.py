@@ -96,7 +96,7 @@ def unload(host: Host, force: bool, dry_run: bool, want_json: bool) -> None:
     """
     loaded = host.tree.exists(MODULE_DIR)
     if names := [each.name for each in programs(host.tree)]:
-        text = f"policies in BPF keep the module in: {', '.join(names)}"
+        text = f"policies in BPF keep the module loaded: {', '.join(names)}"
         raise Error(text, Exit.REFUSED, UNLOAD_ALL)
     if dry_run and (loaded or want_json):
         step = Step(MODULE_DIR, "unload", "loaded", "not loaded")

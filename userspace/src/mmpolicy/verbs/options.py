@@ -85,7 +85,7 @@ class Seconds(click.ParamType):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
         seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else -1
         if seconds < self.least:
-            self.fail(f"'{value}' is no time such as 30s, 10m or 2h", param, ctx)
+            self.fail(f"'{value}' is not a time such as 30s, 10m or 2h", param, ctx)
         return seconds
 
 
@@ -103,7 +103,7 @@ class Share(click.ParamType):
         with suppress(ValueError):
             found = float(str(value).rstrip("%"))
         if not self.least <= found <= self.most:
-            self.fail(f"'{value}' is not within {self.least:g}% and {self.most:g}%", param, ctx)
+            self.fail(f"'{value}' is not between {self.least:g}% and {self.most:g}%", param, ctx)
         return found
 
 
@@ -116,7 +116,7 @@ wait_option = click.option(
     "--wait/--no-wait", default=True, show_default=True,
     help="Wait, 30 s at most, until the kernel has hooked or unhooked its functions.",
 )  # fmt: skip
-force_option = click.option("--force", is_flag=True, help="End an experiment that is in the way.")
+force_option = click.option("--force", is_flag=True, help="End a running experiment first.")
 profile_option = click.option(
     "--profile", default="default", show_default=True, metavar="NAME", help="Use this profile.",
     shell_complete=complete_profile,
@@ -124,7 +124,7 @@ profile_option = click.option(
 point_argument = click.argument("point", required=False, shell_complete=complete_point)
 margin_option = click.option(
     "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
-    help="Ask whether the run shows that the treatment is no worse than this.",
+    help="Margin: test whether the treatment is worse by less than this.",
 )  # fmt: skip
 
 hold_option = click.option(
@@ -140,7 +140,7 @@ min_empty_option = click.option(
 )  # fmt: skip
 reserve_option = click.option(
     "--reserve", type=Percent(min=0), default=1.0, show_default=True, metavar="PERCENT",
-    help="Keep that part of a node's memory in free blocks of 2 MB.",
+    help="The part of a node's memory to leave free, in blocks of 2 MB.",
 )  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def max_stop_option(reaction: str) -> Callable[[F], F]:
     return click.option(
         "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0,
         show_default=True, metavar="MS",
-        help=f"{reaction} one collapse takes longer than that here.",
+        help=f"{reaction} one collapse takes longer than this here.",
     )  # fmt: skip
 
 

@@ -46,7 +46,7 @@ timeout_option = click.option(
     help="Give up if the verifier takes longer.",
 )  # fmt: skip
 log_option = click.option(
-    "--log", "want_log", is_flag=True, help="Print all that the verifier says if it refuses."
+    "--log", "want_log", is_flag=True, help="Print the verifier's log if it refuses the program."
 )
 
 verify_option = click.option(
@@ -108,7 +108,7 @@ def _change(
     words = ["verify" if dry_run else verb]
     name = run_object(host, words, str(file), data, timeout, want_log)
     if dry_run:
-        text = f"{name}: the verifier takes it; nothing is loaded"
+        text = f"{name}: the verifier accepts it; nothing is loaded"
         emit(f"policy {verb}", want_json, {"dry_run": True, "name": name}, [text])
         return
     with exclusive(host, dry_run=False):
@@ -220,7 +220,7 @@ def _find(tree: Tree, name: str) -> Program:
 @click.argument("name", required=False, shell_complete=completer("program"))
 @click.option("--all", "want_all", is_flag=True, help="Unload all, also those that are in use.")
 @click.option(
-    "--force", is_flag=True, help="Unload it also if a profile has it; that goes to stock."
+    "--force", is_flag=True, help="Unload it even if a profile uses it; the profile goes to stock."
 )
 @dry_run_option
 @json_option

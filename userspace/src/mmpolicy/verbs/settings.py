@@ -136,7 +136,9 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         names = [each.name for each in programs(host.tree)]
         emit_points("reset", want_json, host.tree, dry_run=False, loaded_policies=names)
         if names and not want_json:
-            text = f"still loaded, which keeps the module in: {', '.join(names)}; {UNLOAD_ALL}"
+            text = (
+                f"still loaded, so the module cannot be unloaded: {', '.join(names)}; {UNLOAD_ALL}"
+            )
             click.echo(text)
     except Error as err:
         text = f"warning: the kernel is stock, but the steps after that failed: {err.message}"

@@ -87,7 +87,7 @@ def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
 )  # fmt: skip
 @click.option(
     "--cpu", type=click.FloatRange(min=0.1, max=100), metavar="PERCENT",
-    help=f"How much of one CPU it may take; by default {CPU:g}, with -n 1 {CPU_ONCE:g}.",
+    help=f"The CPU budget in percent of one CPU; by default {CPU:g}, with -n 1 {CPU_ONCE:g}.",
 )  # fmt: skip
 @click.option("--read-only", is_flag=True, help="On the screen, do not offer to give memory back.")
 @json_option

@@ -41,14 +41,14 @@ SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
     ("Up Down PgUp PgDn Home End", "choose a row (also k and j)"),
     ("w m f c", "sort by waste, memory, faults, CPU; s takes the next one"),
-    ("u p Tab", "units, processes, the other of both"),
+    ("u p Tab", "show units, show processes, switch between both"),
     ("Enter", "show the processes of a unit, and whether a policy reaches the row"),
-    ("/", "show what has a text in its name alone; Esc shows all"),
+    ("/", "show only names that contain a text; Esc shows all"),
     ("t", "give back the empty part of large folios of the row; asks first"),
     ("q", "quit"),
     ("WASTE_MIB +-", "zero-filled part of large folios, with its error (95 %); <N: less than N"),
-    ("OF_MIB", "the memory that is resident, which USED|EMPTY is about, too"),
-    ("FAULT_CPU%", "what part of a CPU page faults take, after mmpolicy calibrate"),
+    ("OF_MIB", "the resident memory, which USED|EMPTY shows, too"),
+    ("FAULT_CPU%", "share of a CPU that page faults take, after mmpolicy calibrate"),
     ("STALL%", "part of the last ten seconds in which a task waited for memory (PSI)"),
     ("DECIDES", "the profile, the kernel, or why neither does for most of its memory"),
 )  # fmt: skip

@@ -94,12 +94,13 @@ class Row:
 @min_empty_option
 @click.option(
     "--include-madvised", is_flag=True,
-    help="Also split what the program got by MADV_HUGEPAGE.",
+    help="Also split folios that the program asked for by MADV_HUGEPAGE.",
 )  # fmt: skip
 @max_pressure_option("Stop when")
 @click.option(
     "--bind", is_flag=True,
-    help=f"Bind it to the profile '{TRIMMED}' first, so that it stays away; needs the module.",
+    help=f"Bind it to the profile '{TRIMMED}' first, so that the memory stays free; needs the "
+         "module.",
 )  # fmt: skip
 @former_option("--least", "--min-empty")
 @former_option("--advised", "--include-madvised", is_flag=True)
@@ -226,7 +227,10 @@ def _check_done(given_back_kib: int, rows: list[Row]) -> None:
     """Raise an error if nothing was given back although there is empty memory."""
     left = _left(rows)
     if left and not given_back_kib:
-        text = f"nothing to give back but what was left alone, {sum(left.values()) >> 10} MiB"
+        text = (
+            "nothing was given back: all empty memory was left alone, "
+            f"{sum(left.values()) >> 10} MiB"
+        )
         raise Error(text, Exit.REFUSED, "the lines above say why, and what would give it back")
 
 

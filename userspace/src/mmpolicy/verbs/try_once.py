@@ -149,7 +149,7 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         f"measures {wish.cgroup} for {wish.seconds:g} s, runs {wish.treatment} on it once, and "
         f"measures again: {2 * wish.seconds + LOOK_S:.0f} s, and the time of {wish.treatment}"
     )
-    yield "measured again, not proven on: it cannot be switched back block by block"
+    yield "measured before and after, which proves less: it cannot be undone block by block"
     yield f"rule: {wish.rule()}"
 
 
@@ -184,7 +184,8 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
                for name in MARGINS if getattr(before, name)}  # fmt: skip
     page += [f"metric     {name}: {change.text()}" for name, change in changes.items()]
     page.append(
-        "note       measured again, not proven on: all else that changed meanwhile is part of it"
+        "note       measured before and after: all else that changed meanwhile is part of the "
+        "difference"
     )
     if not wish.work:
         page.append("note       without --work, a service that does less takes less CPU time, too")

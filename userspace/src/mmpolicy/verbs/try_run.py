@@ -260,10 +260,10 @@ def _why_back(runner: Runner, report: Report) -> str:
     if status == "lost":
         # the text after the semicolon is advice for `ab run`, not for `try`
         own = str(reason).partition(";")[0]
-        return f"{own}; a new run, not a block of this one: give the command again"
+        return f"{own}; give the command again for a new trial"
     if status != "done":
         return str(reason) if status == "guard" else f"{status}, {reason}"
-    return "the trial does not show that it pays"
+    return "the trial shows no gain"
 
 
 def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:

@@ -331,7 +331,7 @@ def _answer_lines(host: Host, path: str, answer: Answer) -> Iterator[str]:
 
 def _notes(path: str, answer: Answer) -> Iterator[str]:
     if path == HOST:
-        yield "mmpolicy recommend looks for what pays for each service by itself"
+        yield "mmpolicy recommend looks for changes that pay for one service"
     else:
         yield from hints(answer.seen, answer.here.target)
 
@@ -345,7 +345,7 @@ def _try(
 
     host: Host = ctx.obj
     if given.watch and candidate not in BY_MODULE:
-        text = f"--watch goes on with the profile of one service, and {candidate} has none"
+        text = f"--watch tests the profile of one service, and {candidate} makes none"
         raise Error(text, Exit.USAGE, "leave --watch out, and try again after a week")
     if candidate in BY_MODULE:
         check_loaded(host.tree)

@@ -59,7 +59,7 @@ class Carry:
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
         """Yield a sentence for each sign found."""
         if self.left:
-            share = f"{100 * self.share:.0f} % of the effect was left in the block after"
+            share = f"{100 * self.share:.0f} % of the effect was still there in the next block"
             yield f"{share} (p = {self.share_p:.2g})"
         if self.grows:
             halves = f"{text(self.first)} in the first half of the blocks, {text(self.second)}"

@@ -39,7 +39,10 @@ class FleetPlan:
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
         need = f"take {self.hosts} or more" if self.hosts else "no number of hosts does"
-        return f"{self.metric}: {hosts} hosts cannot find {percent:g} %, however long; {need}"
+        return (
+            f"{self.metric}: {hosts} hosts cannot find {percent:g} %, with any number of "
+            f"pairs; {need}"
+        )
 
 
 def power(hosts: int, error: float, effect: float, metrics: int) -> float:

@@ -302,13 +302,16 @@ class MetricResult:
             return "no difference in any pair"
         if not isfinite(self.effect.low):
             need = least_pairs(self.metrics)
-            return f"inconclusive: {self.effect.pairs} pairs can show nothing, take {need} or more"
+            return (
+                f"inconclusive: {self.effect.pairs} pairs are too few to show an effect, "
+                f"take {need} or more"
+            )
         return f"inconclusive: {self._unclear(self.effect)}"
 
     def _unclear(self, effect: Effect) -> str:
         alone = ""
         if self.against:
-            alone = f"{self.against} lost pairs may be against it; "
+            alone = f"{self.against} lost pairs may contradict it; "
         if effect.p < ALPHA:
             alone = f"found alone (p = {effect.p:.2g}), not after correction for "
             alone += f"{self.metrics} metrics; taken alone, "

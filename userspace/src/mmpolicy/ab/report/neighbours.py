@@ -39,13 +39,13 @@ class Neighbours:
         ends = [f"{self._shown(end):+.3g}{unit}" for end in (self.effect.low, self.effect.high)]
         size = f"{self._shown(self.effect.estimate):+.3g}{unit} ({' .. '.join(ends)})"
         return (
-            f"{self.metric} of units without the treatment {size} where {many} % of the units are "
+            f"{self.metric} of untreated units is {size} where {many} % of the units are "
             f"treated instead of {few} %, p = {self.corrected:.2g}"
         )
 
     def doubt(self) -> str:
         """Return why the result of a split is invalid, as text."""
-        return f"units without the treatment change, too: {self.text()}; take switchback"
+        return f"untreated units change, too: {self.text()}; use --design switchback"
 
     def data(self) -> dict[str, Any]:
         """Return the effect for JSON."""
@@ -77,8 +77,8 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
 def unseen_by_split(metrics: Sequence[Metric]) -> Iterator[str]:
     """Yield notes on effects that no split can see, whatever its numbers are."""
     yield (
-        "split sees what a unit's own memory costs it; effects on neighbours (free lists, "
-        "compaction, reclaim) are not in it, so take switchback before you roll out"
+        "a split run shows what a unit's own memory costs it, not effects on others (free lists, "
+        "compaction, reclaim); run --design switchback before you roll out"
     )
     blind = ", ".join(metric.name for metric in metrics if not metric.of_units)
     if blind:

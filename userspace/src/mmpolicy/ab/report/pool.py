@@ -318,7 +318,7 @@ def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Le
     pairs = list(by_pair.values())
     scale, d = differences(pairs)
     if len(d) < LEAST_PAIRS:
-        return Left(f"{len(d)} pairs have a value, and it takes {LEAST_PAIRS}")
+        return Left(f"{len(d)} pairs have a value, and a pool needs {LEAST_PAIRS}")
     if scale != "ratio":
         return Left("values of 0 or less have no ratio")
     values = np.asarray(d)
@@ -345,7 +345,7 @@ def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
 def _check_same(first: HostRun, other: HostRun) -> None:
     """Refuse a file of another experiment."""
     if other.digest != first.digest:
-        text = f"{other.path} is of another experiment than {first.path}"
+        text = f"{other.path} is not of the same experiment as {first.path}"
         hint = "pool files of the same command, see ab.md"
         raise Error(f"{text}: arms, metrics or design differ", Exit.USAGE, hint)
 
@@ -480,7 +480,7 @@ class Pool:
                 continue
             lines += [
                 f"  on these {len(hosts)} hosts: {_percent(found.here)} (p = {found.p_here:.2g}, "
-                "all assignments drawn anew)",
+                "by redrawing all random assignments)",
                 f"  on hosts like these: {_percent(found.mean)} ({_percent(found.low)} .. "
                 f"{_percent(found.high)}), p = {found.p:.2g}",
                 f"  on the next host, as a rough guide: {_percent(found.next_low)} .. "
@@ -490,7 +490,7 @@ class Pool:
             ]
             lines += self._of_jump(hosts)
             if lost := _lost(hosts):
-                lines.append(f"  lost pairs count as against the others: {_some(lost)}")
+                lines.append(f"  lost pairs are counted against the result: {_some(lost)}")
             lines.append("")
         lines += [f"left out: {host}: {why}" for host, why in self.left_out]
         lines += self._doubt_lines()
@@ -523,7 +523,7 @@ class Pool:
             if self.left_out:
                 return f"inconclusive: left out are {_some(_by_host(self.left_out))}"
             lost = _lost(host for hosts in self.effects.values() for host in hosts)
-            why = f"; lost pairs count as against it: {_some(lost)}" if lost else ""
+            why = f"; lost pairs are counted against the result: {_some(lost)}" if lost else ""
             return f"inconclusive: not shown for every metric that needs to be better{why}"
         word = "worse" if self.exit == Exit.WORSE else "better"
         return f"{word} on these hosts, and on hosts like these"

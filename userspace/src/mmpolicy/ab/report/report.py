@@ -224,7 +224,7 @@ class Report:
             yield f"{pairs} A/A pairs are too few to show that equal arms differ; it takes {need}"
         for row in self.rows:
             if self._lost(row) and not row.too_many_lost:
-                bad = f"pairs that count as against what the others show: {row.against}"
+                bad = f"lost pairs that are counted as results against the others: {row.against}"
                 yield f"{self._lost(row)}; {bad if row.against else 'both arms have lost as many'}"
             for sign in row.carry.words(row.text):
                 yield (
@@ -412,7 +412,7 @@ class Report:
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"
-        rare = f"what comes in up to {unseen(pairs):.2g} % of the blocks"
+        rare = f"events in up to {unseen(pairs):.2g} % of the blocks"
         return f"{rare} may be in none of these {pairs}"
 
     def _carry(self) -> str:

@@ -42,7 +42,7 @@ class Keeper:
         except (ValueError, LookupError, TypeError) as err:
             text = f"{tree.real(RECOVERY)} is damaged: {err}"
             raise Error(
-                text, Exit.FAILED, "set the knobs that it lists by hand, then remove it"
+                text, Exit.FAILED, "set the knobs listed in the file by hand, then remove the file"
             ) from err
         return keeper
 

@@ -79,7 +79,7 @@ class PolicyArms:
         for profile in PROFILES.values():
             if Profile(profile) in self.before:
                 hint = f"mmpolicy profile delete {profile}"
-                raise Error(f"there is a profile {profile} already", Exit.FAILED, hint)
+                raise Error(f"the profile {profile} exists already", Exit.FAILED, hint)
         self.scope.refuse_bound(self.before)
 
     def foundation(self, unit: str) -> State:

@@ -69,10 +69,10 @@ def _check_meaning(source: Source, design: str) -> None:
         text = f"'{source.text}' only increases, so its mean says nothing"
         raise click.UsageError(f"{text}: take {source.text}/s")
     if isinstance(source, UnitFile) and design != "split":
-        text = f"'{source.text}' is of each unit of --design split"
+        text = f"'{source.text}' is a metric of the units of --design split"
         raise click.UsageError(f"{text}: take cgroup:PATH/FILE:KEY, or split with --unit cgroup")
     if design == "split" and not isinstance(source, (Arm, Units, UnitFile)):
-        text = f"'{source.text}' is of the whole host, where both arms run at once"
+        text = f"'{source.text}' is measured on the whole host, where both arms run at once"
         hint = "take arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
         raise click.UsageError(f"{text}: {hint}")
 
@@ -96,10 +96,10 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
             raise Error(text, Exit.USAGE, "see which controllers their cgroup.controllers lists")
         if having[source.text] < len(units):
             without = len(units) - having[source.text]
-            yield f"{without} of {len(units)} units have no '{source.text}', and do not count in it"
+            yield f"{without} of {len(units)} units have no '{source.text}', and are left out of it"
     if len(units) < FEW_UNITS and len(own) < len(all_sources(metrics)):
         yield (
-            f"with {len(units)} units, counters of an arm say most of all which units it has; "
+            f"with {len(units)} units, counters of an arm depend mostly on which units it has; "
             "unit:FILE:KEY compares each unit with itself"
         )
 
@@ -117,7 +117,7 @@ def first_look(host: Host, guards: Sequence[Guard]) -> None:
     while True:
         broken = watch.look(reader.read(host.clock() - began))
         if broken:
-            hint = "wait until the guard is true, or give another guard"
+            hint = "wait until the condition of the guard is true, or give another guard"
             raise Error(f"{broken[0]} before the run; nothing was changed", Exit.FAILED, hint)
         if host.clock() >= end:
             return
@@ -137,7 +137,9 @@ def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
                 ["sh", "-c", 'command -v -- "$1" >/dev/null', "sh", word], check=False
             ).returncode
         ):
-            raise Error(f"no command '{word}'", Exit.USAGE, "give its path, or install it")
+            raise Error(
+                f"no command '{word}'", Exit.USAGE, "give the path of the command, or install it"
+            )
 
 
 def wants_times(metrics: Sequence[Metric], guards: Sequence[Guard]) -> bool:

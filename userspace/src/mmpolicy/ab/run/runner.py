@@ -330,8 +330,10 @@ class Runner:
             self.display.say(f"warning: {text}: does any process in the scope have page faults?")
         for metric in self.metrics:
             if source := self.recording.climbing(metric):
-                text = f"{metric.name} has never decreased: if it is a counter, stop the run"
-                self.display.say(f"warning: {text} and add /s: {source}/s")
+                self.display.say(
+                    f"warning: {metric.name} has never decreased: if it is a counter, "
+                    f"stop the run and add /s: {source}/s"
+                )
 
     def _sample(self, block: Block) -> None:
         numbers = self.commands.numbers([each.command for each in self.asked])
