@@ -708,7 +708,11 @@ LEFT = Carry(True, 0.5, 0.001)
 @pytest.mark.parametrize(
     ("rows", "code", "said"),
     [
-        ([BETTER], 0, "with the treatment, vmstat.pgfault/s fell by 9.52 %, which is better; what"),
+        (
+            [BETTER],
+            0,
+            "with the treatment, vmstat.pgfault/s fell by 9.52 %, which is better; events",
+        ),
         ([WORSE], 8, "with the treatment, vmstat.pgfault/s rose by 10.5 %, which is worse"),
         ([NOTHING], 7, "inconclusive: no metric shows an effect beyond its noise"),
         ([OTHER], 0, "with the treatment, u rose by 10.5 %; events in up to"),
@@ -719,8 +723,12 @@ LEFT = Carry(True, 0.5, 0.001)
         ([WORSE, SHOWN], 8, "which is worse; no worse than 5 %: g"),
         ([SHOWN], 0, "with the treatment, no worse than 5 %: g; events in"),
         ([OPEN], 7, "inconclusive: not shown to be no worse than 5 %: g"),
-        ([SLIGHT], 0, "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; what"),
-        ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; what"),
+        (
+            [SLIGHT],
+            0,
+            "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; events",
+        ),
+        ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; events"),
         ([NOTHING, SHOWN], 7, "no worse than 5 %: g; not shown to be no worse as it has no margin"),
     ],
 )

@@ -309,7 +309,7 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
         "/web.slice",
     ]
     assert "with 2 units, counters of an arm depend mostly" in ab(*WORDS, *more).err
-    assert "effects on neighbours" in told
+    assert "effects on others" in told
     assert "makes the effect look smaller" not in told  # carry-over in units is tested
     assert f"neighbours   {SOURCE}/s of untreated units is" in told
 

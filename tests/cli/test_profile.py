@@ -28,7 +28,7 @@ def test_create(run: Run, tree: FakeTree) -> None:
         "profile", "plain", "-", "->", "exists",
     ]  # fmt: skip
     again = run("profile", "create", "web")
-    assert (again.code, "the profile 'web' already" in again.err) == (1, True)
+    assert (again.code, "the profile 'web' exists already" in again.err) == (1, True)
     bad = run("profile", "create", "Web!")
     assert (bad.code, "EINVAL" in bad.err) == (5, True)
     assert "next: use at most 31 of a-z, 0-9, _ and -" in bad.err

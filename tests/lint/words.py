@@ -25,10 +25,9 @@ FEW = 300  # words: a directory with fewer has no rate
 # or delete the row, in the commit that rewrites the words.
 RATES = {
     "module/anon_order": 1.2,
-    "module/madv_free": 1.7,
+    "module/madv_free": 1.2,
     "module/provider": 1.3,
-    "module/sense": 2.2,
-    "userspace/src/mmpolicy/verbs": 6.0,
+    "module/sense": 1.5,
 }
 
 HEADLESS = re.compile(

@@ -123,7 +123,7 @@ def create_profile(
         now = read_state(host.tree)
         if Profile(name) in now:
             hint = f"mmpolicy profile show {name}"
-            raise Error(f"there is a profile '{name}' already", Exit.FAILED, hint)
+            raise Error(f"the profile '{name}' exists already", Exit.FAILED, hint)
         new: State = now | {Profile(name): ""}
         if model:
             values = settings_of(now, pick("profile", model, profiles_of(now)))
