@@ -113,7 +113,7 @@ def test_a_cgroup_that_was_made_anew(
     clock.at = [(9.0, lambda: folder.rename(folder.with_name("old"))), (9.0, clock.put)]
     result = tried()
     assert (result.code, read_named(tree)) == (1, before), result.err
-    assert "maybe by a restart of its service; a new run" in result.out
+    assert "maybe by a restart of its service; give the command again" in result.out
 
 
 def test_its_own_pressure_ends_it(
