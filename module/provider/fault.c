@@ -347,7 +347,7 @@ static __always_inline void fault_mapped(struct vm_fault *vmf, struct counted be
 
 	guard(mmp_ask)();
 	pages = pages_mapped(before, vmf->vma->vm_mm);
-	if (!pages || !anybody_is_asked())
+	if (!pages || !mmp_is_asked(MM_POLICY_ANON_ORDER))
 		return;
 	if (MMP_MAKES_OLD_UNLOCKED && likely(pages == BIT(order)) && order)
 		tell_requested(vmf, order);
