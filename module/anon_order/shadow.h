@@ -13,12 +13,12 @@
 /**
  * enum mmp_fate - outcome that the shadow policy's answer would have had
  * @MMP_SPARED: a page of the folio is already present, so the shadow's policy
- * 	would have mapped it in an earlier fault, and this fault would not
- * 	have happened
+ *	would have mapped it in an earlier fault, and this fault would not
+ *	have happened
  * @MMP_MADE: a folio would have been allocated in this fault; order 0 is always
- * 	%MMP_SPARED
+ *	%MMP_SPARED
  * @MMP_UNCOUNTED: this fault asks the policy twice, and only the other call is
- * 	counted
+ *	counted
  */
 enum mmp_fate {
 	MMP_SPARED,

@@ -218,7 +218,7 @@ int mmp_bpf_reg(enum mm_policy_point point, const struct mmp_bpf_ops *ops, struc
  * @ops: the new program, with the policy name of the old one
  * @old: the old program
  * @given: reference to the new program, consumed even on error; NULL if the
- * 	program is being freed
+ *	program is being freed
  *
  * Context: may sleep.
  * Return: 0; -EBUSY after the lease has expired; -ESTALE if @given is NULL;

@@ -50,7 +50,7 @@ static struct mmp_knob knobs[] = {
 /**
  * struct trial - comparison of two neighbouring sizes
  * @sum: sum over pairs: cost per page at the larger size minus cost at the
- * 	smaller
+ *	smaller
  * @squares: sum of the squared differences
  * @pairs: number of pairs
  */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Addresses of functions and variables that the kernel does not export. */
+/* Finds addresses of functions and variables that the kernel does not export. */
 #include <linux/kallsyms.h>
 #include <linux/kernel.h>
 #include <linux/kprobes.h>

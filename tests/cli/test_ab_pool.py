@@ -566,8 +566,8 @@ def test_a_jump_that_hosts_share_is_looked_for() -> None:
     assert shared_jump(hosts) == ["a", "b"]
     assert shared_jump([hosts[0], *hosts[2:]]) == []
     found = pool_of([LOWER], [seen()], effects=hosts)
-    jump = "  a, b have a jump at the same time, so they are not independent; the interval is"
-    assert f"{jump} that of random assignment where it is wider" in found.lines()
+    jump = "  a, b have a jump at the same time, so they are not independent; the interval"
+    assert f"{jump} of hosts like these contains that of redrawn assignments" in found.lines()
 
 
 @pytest.mark.parametrize(

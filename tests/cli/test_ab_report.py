@@ -258,7 +258,9 @@ def test_margin(report: Run) -> None:
         assert "chosen after the run; to show it, vmstat.pgfault/s:" in result.out
     result = report(usual(0.0, margin=5.0))
     assert (result.code, "chosen before the run" in result.out) == (0, True)
-    assert "\nverdict: with the treatment, no worse than 5 %: vmstat.pgfault/s; what" in result.out
+    assert (
+        "\nverdict: with the treatment, no worse than 5 %: vmstat.pgfault/s; events" in result.out
+    )
     assert report(usual(0.0, margin=5.0), "--margin", "0.1").code == 7
     data = report(usual(0.0), "--margin", "5", "--json").json
     assert data["metrics"][0]["margin"]["p"] < 0.05

@@ -417,7 +417,7 @@ def test_it_does_not_begin_where_something_is_in_the_way(
     run: Run, ab: Run, tree: FakeTree, out: Path
 ) -> None:
     run("profile", "create", "ab-control")
-    assert "profile ab-control already" in ab(*SWITCHBACK).err
+    assert "profile ab-control exists already" in ab(*SWITCHBACK).err
     run("profile", "delete", "ab-control")
     tree.put(f"{CONTROL}/experiment/enabled", "1")
     assert "an experiment is enabled already" in ab(*SWITCHBACK).err

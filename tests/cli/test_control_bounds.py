@@ -168,7 +168,7 @@ def test_a_run_has_a_minute_to_go_back(tree: FakeTree, monkeypatch: pytest.Monke
     told.clear()
     stop, now[0], holder[0] = 0, 0.0, "bench, pid 43"
     error = raised(experiment.end_it, tree)
-    assert error.message == "the experiment does not end: bench, pid 43"
+    assert error.message == "the experiment still runs after SIGTERM: bench, pid 43"
     assert (error.exit_code, error.next_step) == (9, "kill -KILL 43, then mmpolicy reset")
     assert told == [(43, signal.SIGTERM), 0.1, 0.1, 0.1]
     told.clear()

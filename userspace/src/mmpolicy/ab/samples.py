@@ -160,7 +160,7 @@ class Recording:
         try:
             value = metric.over(parts[part], arm)
         except KeyError as err:
-            text = f"block {number} has no samples of {err} for '{metric.name}'"
+            text = f"block {number} has no samples of {err}, which metric '{metric.name}' needs"
             raise Error(text, Exit.USAGE, HINT) from err
         return value if value is not None and abs(value) < HUGE else None
 

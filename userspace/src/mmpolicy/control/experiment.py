@@ -87,6 +87,6 @@ def end_it(tree: Tree) -> None:
     end = time.monotonic() + PATIENCE_S
     while running(tree) == who:
         if time.monotonic() > end:
-            text = f"the experiment does not end: {who}"
+            text = f"the experiment still runs after SIGTERM: {who}"
             raise Error(text, Exit.EXPERIMENT, f"kill -KILL {pid[1]}, then mmpolicy reset")
         time.sleep(LOOK_AGAIN_S)

@@ -266,7 +266,9 @@ def _settings(state: State) -> list[Metric]:
 
 def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
     bound = GaugeMetricFamily(
-        f"{MODULE}_bound", "What is bound to a profile.", labels=["profile", "kind"]
+        f"{MODULE}_bound",
+        "Number of cgroups or processes bound to a profile.",
+        labels=["profile", "kind"],
     )
     # the label is named as in cAdvisor's metrics, so that the two can be joined
     told = "1: the profile that a cgroup is bound to."

@@ -76,7 +76,7 @@ def _tuned(tree: Tree) -> Iterator[Trap]:
     rest = [f"{size} kB" for size, mode in modes.items() if mode == "always"]
     if word == "never" and rest:
         text = f"the TuneD profile {profile} sets never, but {', '.join(rest)} are always"
-        yield Trap(text, f"echo inherit >{THP}/hugepages-SIZEkB/enabled, or leave them on purpose")
+        yield Trap(text, f"echo inherit >{THP}/hugepages-SIZEkB/enabled, or keep always if wanted")
 
 
 def _sets(tree: Tree, profile: str, depth: int = DEEP) -> str:

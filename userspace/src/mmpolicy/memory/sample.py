@@ -128,7 +128,7 @@ class Sample:
         return self.empty / self.pages if self.pages else 0.0
 
     def part(self, name: str) -> float:
-        """Return the share of the memory with this property."""
+        """Return the pages with the property `name` as a share of all sampled pages."""
         return self.others.get(name, 0.0) / self.pages if self.pages else 0.0
 
     def charged(self, owner: int) -> tuple[float, float]:

@@ -67,7 +67,7 @@ def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]
 
 
 def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
-    """Print the points of every profile, with the active policy and the other policies."""
+    """Print each profile's decision points, and the active and other policies of each point."""
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]
     data = {**more, "state": control.state, "profiles": _point_data(tree, points)}

@@ -234,10 +234,10 @@ def _chosen_rows(found: list[Row], sort: str, rows: int, only: str) -> list[Row]
 def frame_of(
     tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
 ) -> dict[str, Any]:
-    """Return the result of a survey as a frame of data, with `rows` rows whose names contain
-    `only`.
+    """Return a survey's result for display: at most `rows` cgroups and `rows` processes, each with
+    `only` in its name or cgroup.
 
-    cgroups: number of cgroup rows, if it differs.
+    cgroups: largest number of cgroups, if it is not `rows`.
     """
     state = _state(tree)
     many = len(survey.processes) if only else 2 * rows

@@ -265,7 +265,7 @@ def seen_of(frame: Frame) -> str:
 
 @dataclass
 class View:
-    """The choices of the user: sort order, filter, selected row, expanded units."""
+    """The choices of the user: sort order, filter, selected row, expanded cgroups."""
 
     sort: str
     trims: str = ""  # the reason why the key `t` is not offered; empty if it is

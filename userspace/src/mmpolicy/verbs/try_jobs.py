@@ -42,7 +42,7 @@ NEXT = {
     HALF_KEPT: "it was killed while it kept the setting, a part of which is there; undone by: ",
     CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
 }
-ONCE_CUT_OFF = "nothing was kept, and no setting has changed. Try again"
+ONCE_CUT_OFF = "the change was not kept; settings are as before, memory may not be. Try again"
 
 
 def _last(tree: Tree) -> Trial:

@@ -510,7 +510,7 @@ class Pool:
         if shared:
             yield (
                 f"  {_some(shared)} have a jump at the same time, so they are not independent; the "
-                "interval is that of random assignment where it is wider"
+                "interval of hosts like these contains that of redrawn assignments"
             )
 
     def verdict(self) -> str:

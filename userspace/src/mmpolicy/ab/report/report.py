@@ -134,8 +134,8 @@ class Report:
 
     @property
     def _by_chance(self) -> float:
-        """Return the probability that a guard breaks in the treatment, if it breaks equally often
-        in both arms.
+        """Return the probability that the first break of a guard falls in the treatment, if guards
+        break at the same rate in both arms.
         """
         control, treatment = self.recording.exposure()
         return float(treatment / (control + treatment))
