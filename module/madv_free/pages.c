@@ -60,8 +60,9 @@ static bool pages_counts_huge(pmd_t pmd, enum pages which)
 }
 
 /*
- * Counts pages of a range up to the end of the page table, or of a hole above it; sets *@end to
- * the address reached. Without @look, returns the pages that the page table can map.
+ * Counts pages of a range up to the end of the page table. If there is no page table, counts up
+ * to the end of the hole. Sets *@end to the address reached. If @look is false, reads no entry,
+ * and returns the number of pages that the page table can map.
  */
 static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned long addr,
 						 unsigned long *end, enum pages which,

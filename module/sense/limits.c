@@ -179,8 +179,8 @@ static struct cgroup_subsys_state *limits_next(struct walk *walk,
 }
 
 /*
- * Yields the CPU during a walk. If the cgroup is removed meanwhile, it stays
- * linked in its list.
+ * Yields the CPU during a walk. If the cgroup is removed meanwhile, its pointer
+ * to the next cgroup stays valid, so the walk can go on.
  */
 static void limits_rest(struct cgroup_subsys_state *css)
 {

@@ -12,8 +12,8 @@
  */
 DECLARE_STATIC_KEY_FALSE(mmp_measuring);
 /*
- * On while decisions have an observer. Counts the shadow policies, and
- * mmp_looked_at.
+ * On while decisions have an observer. Its count is the number of shadow
+ * policies, and one more while mmp_looked_at is on.
  */
 DECLARE_STATIC_KEY_FALSE(mmp_watched);
 /*

@@ -112,8 +112,8 @@ static pte_t swapped(void)
 }
 
 /*
- * Expects that this entry is seen as @page: in the fault's page table, in the
- * one before and in the one after.
+ * Expects that an entry with the value @pte is seen as @page: in the page table
+ * of the fault, in that of lower addresses, and in that of higher ones.
  */
 static void expect_pte(struct kunit *test, pte_t pte, enum mmp_page page)
 {

@@ -239,8 +239,8 @@ def test_nobody_is_misled_by_a_block_at_stock(
     stands, status, *rest = seen
     assert (stands, *rest) == (KEPT, 0, 9, False)
     assert (
-        "goes on: 0 pairs in the last week, 10 % of the blocks; at stock now, for comparison"
-        in status
+        "goes on: 0 pairs in the last week, 10 % of the blocks at stock; at stock now, for "
+        "comparison" in status
     )
     assert clock.bound()
     assert (record(tree).phase, record(tree).at_stock) == (ON, 0)

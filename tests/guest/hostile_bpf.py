@@ -218,7 +218,8 @@ HOSTILE = {
         + "MMP_POLICY(second, .order = (void *)order, .max_order = 4);\n",
     ),
     "another_program": Hostile(
-        "are not policies", before='SEC("tracepoint/syscalls/sys_exit_brk") int t(void *c) { return 0; }'
+        "are not policies",
+        before='SEC("tracepoint/syscalls/sys_exit_brk") int t(void *c) { return 0; }'
     ),
     "other_struct_ops": Hostile(
         "not those",

@@ -55,13 +55,14 @@ static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struc
 }
 
 /**
- * mmp_unfold_begin - prepare for a fault that may get a large folio
+ * mmp_unfold_begin - let the outermost blocks of a large folio be mapped unfolded
  * @vmf: the fault
  * @answer: the policy's answer
  *
  * Applies under the conditions of &mm_policy_ops.anon_mapped. If the task moves
- * to another CPU before the folio is mapped, the kernel folds the blocks, and
- * no accessed bit is cleared.
+ * to another CPU before the folio is mapped, the kernel folds the blocks as it
+ * does without the module. Nobody clears an accessed bit then, so the policy
+ * later sees the folio as used.
  *
  * Return: a value for mmp_unfold_end().
  */

@@ -65,8 +65,8 @@ WRITE_REMEDIES: Remedies = READ_REMEDIES | {
 }
 KNOB_REMEDIES: Remedies = READ_REMEDIES | {
     EROFS: (Exit.DENIED, "run it where /sys and /proc/sys are mounted read-write"),
-    EINVAL: (Exit.REFUSED, "Documentation/admin-guide of the kernel says what it takes"),
-    ERANGE: (Exit.REFUSED, "Documentation/admin-guide of the kernel says what it takes"),
+    EINVAL: (Exit.REFUSED, "Documentation/admin-guide of the kernel lists the values of this file"),
+    ERANGE: (Exit.REFUSED, "Documentation/admin-guide of the kernel lists the values of this file"),
 }
 SPLIT_REMEDIES: Remedies = READ_REMEDIES | {
     EPERM: (Exit.DENIED, "run it as root, on a host without lockdown, not in a container"),

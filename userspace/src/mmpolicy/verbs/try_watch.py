@@ -507,7 +507,8 @@ def _where(tree: Tree, record: Watched) -> str:
     if record.phase != ON:
         return f"{record.phase}: {record.reason}"
     lost = f", {record.lost} lost" * bool(record.lost)
-    where = f"{record.pairs} pairs in the last week{lost}, {record.percent:g} % of the blocks"
+    share = f"{record.percent:g} % of the blocks at stock"
+    where = f"{record.pairs} pairs in the last week{lost}, {share}"
     if record.running(tree):
         stock = "; at stock now, for comparison" * bool(record.at_stock)
         last = f"; the last pair was skipped: {record.skipped}" * bool(record.skipped)
