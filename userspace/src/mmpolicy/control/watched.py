@@ -39,6 +39,11 @@ class Watch(NamedTuple):
     values: dict[str, tuple[float, float]]
 
 
+def watch_command(percent: float, trial: str) -> str:
+    """Return the command that tests the kept setting of a trial further."""
+    return f"mmpolicy try --watch {percent:g}% --trial {trial}"
+
+
 @dataclass(frozen=True)
 class Watched:
     """A kept setting that `try --watch` tests further, and the progress of the test."""
@@ -83,7 +88,7 @@ class Watched:
     @property
     def goes_on(self) -> str:
         """Return the command that goes on with this test after its process has ended."""
-        return f"mmpolicy try --watch {self.percent:g}% --trial {self.trial}"
+        return watch_command(self.percent, self.trial)
 
     def running(self, tree: Tree) -> str:
         """Return the process that tests the setting, as text such as `try --watch, pid 7`; "" if

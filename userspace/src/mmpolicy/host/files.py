@@ -63,10 +63,14 @@ WRITE_REMEDIES: Remedies = READ_REMEDIES | {
     ERANGE: (Exit.REFUSED, "docs/sysfs-abi.txt gives the range of every knob"),
     EBUSY: (Exit.REFUSED, "this setting is in use: see mmpolicy show, then try again"),
 }
+VALUES_OF_KNOB = (
+    Exit.REFUSED,
+    "Documentation/admin-guide of the kernel lists the values of this file",
+)
 KNOB_REMEDIES: Remedies = READ_REMEDIES | {
     EROFS: (Exit.DENIED, "run it where /sys and /proc/sys are mounted read-write"),
-    EINVAL: (Exit.REFUSED, "Documentation/admin-guide of the kernel lists the values of this file"),
-    ERANGE: (Exit.REFUSED, "Documentation/admin-guide of the kernel lists the values of this file"),
+    EINVAL: VALUES_OF_KNOB,
+    ERANGE: VALUES_OF_KNOB,
 }
 SPLIT_REMEDIES: Remedies = READ_REMEDIES | {
     EPERM: (Exit.DENIED, "run it as root, on a host without lockdown, not in a container"),

@@ -90,9 +90,6 @@ class Pagemap:
             except Error as err:
                 if err.errno == EINVAL and guards:
                     self._guards = 0  # Linux before 6.16 does not know guard pages
-                elif err.errno in (ENOTTY, ENOSYS):
-                    self.can_scan = False
-                    return [], start
                 else:
                     raise
         if not guards and any(each.categories & SWAPPED for each in found):
@@ -102,12 +99,21 @@ class Pagemap:
     def _scan(
         self, start: int, end: int, most: int, some: int, told: int, regions: int = REGIONS
     ) -> tuple[list[Region], int]:
-        """Return regions with one of some categories, and the address where the walk ended."""
+        """Return regions with one of some categories, and the address where the walk ended.
+
+        If the kernel does not support scanning, the result is empty and can_scan becomes false.
+        """
         out = self._out
         argument = bytearray(ARGUMENT.pack(
             ARGUMENT.size, 0, start, end, 0, out.buffer_info()[0], regions, most, 0, 0, some, told
         ))  # fmt: skip
-        number = self._file.ioctl(SCAN, argument)
+        try:
+            number = self._file.ioctl(SCAN, argument)
+        except Error as err:
+            if err.errno not in (ENOTTY, ENOSYS):
+                raise
+            self.can_scan = False
+            return [], start
         found = [Region(*out[at : at + 3]) for at in range(0, 3 * number, 3)]
         return found, ARGUMENT.unpack(argument)[4]
 
@@ -119,13 +125,7 @@ class Pagemap:
         """
         if not self.can_scan:
             return 0
-        try:
-            found, _ = self._scan(start, end, 0, ANY, ANY | ZERO | HUGE, regions=2)
-        except Error as err:
-            if err.errno not in (ENOTTY, ENOSYS):
-                raise
-            self.can_scan = False
-            return 0
+        found, _ = self._scan(start, end, 0, ANY, ANY | ZERO | HUGE, regions=2)
         whole = len(found) == 1 and found[0][:2] == (start, end)
         return found[0].categories if whole else 0
 

@@ -58,6 +58,7 @@ from mmpolicy.control.watched import (
     Watched,
     add_pair,
     read_watched,
+    watch_command,
     watched_of,
 )
 from mmpolicy.errors import Error, Exit
@@ -259,7 +260,7 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
     except Error as err:
         click.echo(
             f"warning: the kept setting is not tested any further: {err.message}; next: "
-            f"mmpolicy try --watch {percent:g}% --trial {trial.name}",
+            + watch_command(percent, trial.name),
             err=True,
         )
         return
