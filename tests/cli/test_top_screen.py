@@ -53,13 +53,14 @@ class Screen:
         return self.tmux("capture-pane", "-p", *options).splitlines()
 
     def until(self, text: str, *options: str, gone: bool = False) -> list[str]:
-        """Wait for a text to appear, or to disappear; return the lines."""
-        end = time.monotonic() + 60
+        """Wait for a text to appear, or to disappear; return the lines of a whole frame."""
+        end, before = time.monotonic() + 60, [""]
         while True:
             lines = self.text(*options)
-            if any(text in line for line in lines) != gone:
+            if lines == before and any(text in line for line in lines) != gone:
                 return lines
             assert time.monotonic() < end, "\n".join([text, *lines])
+            before = lines  # a frame that is still being written is other lines next time
             time.sleep(0.1)
 
     def press(self, *keys: str) -> None:
@@ -171,10 +172,10 @@ def test_keys(screen: Open, host: FakeTree) -> None:
     top.press("u")
     top.until("UNIT")
     top.press("Down", "Enter")
-    lines = top.until("    11 web")
+    top.until("    11 web")
+    lines = top.until("1 processes in /web.service: 100% of its memory was looked at")
     (unit,) = [line for line in lines if line.startswith("> - ")]
     assert "/web.service" in unit
-    assert "1 processes in /web.service: 100% of its memory was looked at" in "\n".join(lines)
     assert "private 8.0 MiB" in lines[-2]
     top.press("Enter")
     top.until("    11 web", gone=True)
