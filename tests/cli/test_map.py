@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mmpolicy.memory import folios
+from mmpolicy.memory import folios, space
 from mmpolicy.memory.folios import PAGE, Pages, read_areas, totals
 from mmpolicy.memory.picture import COLOURS, cell_pages, draw
 from mmpolicy.verbs import memory_map
@@ -95,6 +95,18 @@ def test_kinds_and_zeroes(process: FakeTree) -> None:
     found = totals([area])
     assert found[4] == (1, 16, 8)
     assert found[0] == (1, 1, 0)
+
+
+def test_a_huge_page_is_unmapped_after_the_scan(
+    process: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scan reports a huge page; when its entries are read, its first page is gone."""
+    (before,) = read_areas(process, PID, contents=True)
+    huge = space.Region(START + 16 * PAGE, START + PAGES * PAGE, space.PRESENT | space.HUGE)
+    found = [space.Region(START, huge.start, space.PRESENT), huge]
+    monkeypatch.setattr(space.Space, "regions", lambda _, start, __: found * (start == START))
+    (area,) = read_areas(process, PID, contents=True)
+    assert area.kinds.cut(0, PAGES) == before.kinds.cut(0, PAGES)
 
 
 def test_terminal(run: Run, process: FakeTree) -> None:

@@ -325,18 +325,22 @@ def _put(
         kind = GUARD if bits & there.GUARD else SWAP
         kinds[at : at + pages] = bytes([kind]) * pages
         return last
-    if bits & there.HUGE:
-        first = space.entries(region.start, 1)
-        frame = first[0] & FRAME if first else 0
-        if bits & there.ZERO or not frame:
-            kind = ZERO_PAGE if frame or bits & there.ZERO else _no_frames()
+    first = space.entries(region.start, 1) if bits & there.HUGE else ()
+    if first and first[0] & PRESENT:
+        frame = first[0] & FRAME
+        if bits & there.ZERO:
+            kind = ZERO_PAGE
+        elif frames.is_hugetlb(frame or _no_frames()):
+            kind = HUGETLB
         else:
-            kind = HUGETLB if frames.is_hugetlb(frame) else ord("9")
+            kind = ord("9")
         kinds[at : at + pages] = bytes([kind]) * pages
         if kind == ord("9"):
             folios[9] += (region.end - 1 >> 21) - (region.start - 1 >> 21)
         return NO_FOLIO
-    found, last = _kinds(frames, entries.of(region), folios, last, lost, at)
+    # the program may have split or unmapped a huge page since the scan, so its entries tell
+    told = space.entries(region.start, pages) if bits & there.HUGE else entries.of(region)
+    found, last = _kinds(frames, told, folios, last, lost, at)
     kinds[at : at + len(found)] = found
     return last
 
