@@ -225,10 +225,8 @@ class Space:
         """Yield the lines of a file that the kernel generates piece by piece."""
         reader, offset, rest = self.tree.reader(f"/proc/{self.pid}/{file}"), 0, b""
         while True:
-            with self.holds.undisturbed():
-                begin = time.perf_counter()
+            with self.holds.timed():
                 piece = reader.read(size, offset)
-                self.holds.took(time.perf_counter() - begin)
             if not piece:
                 break
             offset += len(piece)
@@ -273,10 +271,9 @@ class Space:
         pagemap, holds = self._opened(), self.holds
         if not self._span:
             self._span = holds.span(self.sizes().slots)
-        with holds.undisturbed():
-            begin, cpu = time.perf_counter(), time.thread_time()
+        with holds.timed():
+            cpu = time.thread_time()
             found, reached = pagemap.scan(start, min(start + self._span, end), most)
-            holds.took(time.perf_counter() - begin)
         if found and pagemap.can_scan:
             pages = sum(each.pages for each in found if not each.categories & HUGE)
             holds.learn_scan(time.thread_time() - cpu, pages)
@@ -290,19 +287,13 @@ class Space:
         """Return pagemap entries as bytes, eight for each page; the kernel takes mmap_lock once
         per 2 MB.
         """
-        with self.holds.undisturbed():
-            begin = time.perf_counter()
-            found = self._opened().raw_entries(start, pages)
-            self.holds.took((time.perf_counter() - begin) / max(pages // BLOCK, 1))
-        return found
+        with self.holds.timed(max(pages // BLOCK, 1)):
+            return self._opened().raw_entries(start, pages)
 
     def kind(self, start: int, end: int) -> int:
         """Return the categories that all pages of a range have, without FILE; 0 if they differ."""
-        with self.holds.undisturbed():
-            begin = time.perf_counter()
-            found = self._opened().kind(start, end)
-            self.holds.took(time.perf_counter() - begin)
-        return found
+        with self.holds.timed():
+            return self._opened().kind(start, end)
 
     def contents(self, start: int, pages: int) -> bytes:
         """Return the contents of pages; the kernel takes mmap_lock for each page, and marks it
@@ -311,16 +302,12 @@ class Space:
         Only present pages may be read, as others would be faulted in. The result ends before a
         page that is gone.
         """
-        with self.holds.undisturbed():
-            begin = time.perf_counter()
+        with self.holds.timed(pages):
             try:
                 self._memory = self._memory or self.tree.reader(f"/proc/{self.pid}/mem")
-                found = self._memory.read(pages * PAGE, start)
+                return self._memory.read(pages * PAGE, start)
             except Error:
                 return b""
-            finally:
-                self.holds.took((time.perf_counter() - begin) / pages)
-        return found
 
     def blocks(self, areas: Iterable[Vma] | None = None) -> Iterator[Block]:
         """Yield each aligned 2 MB of private anonymous memory that has any page."""
