@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Answers of adaptive for copy-on-write faults, as after fork(). Pages that two
- * processes share are all present, so presence says nothing about use. Instead,
- * the neighbouring memory before or after the fault must have enough writable
- * entries, that is, pages copied since the fork. If that memory was copied as
- * one folio, its first and last page must also have the accessed bit set.
+ * processes share are all present, so presence says nothing about use. A
+ * writable entry does: the page was copied since the fork. So adaptive requests
+ * a large folio if enough pages of the neighbouring memory, before or after the
+ * fault, are writable. The first and last of these pages must have the accessed
+ * bit set, too: if one fault has copied them all as one folio, all entries are
+ * writable, but the module has cleared these two bits, and only later use sets
+ * them.
  */
 #include <linux/mm.h>
 
@@ -14,7 +17,7 @@
 /*
  * Returns true if the @nr pages at @pte were written since the fork: at least
  * @least of each 16 pages are writable, and the first and last page are
- * writable and accessed.
+ * writable and accessed. @nr is a multiple of 16.
  */
 static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
 {

@@ -75,9 +75,9 @@ static __always_inline long within_reach(const struct mmp_place *place, long dis
 }
 
 /*
- * Counts used areas of @order near the fault. Returns a negative number if
- * areas with unused pages outnumber them. For blocks, it stops once used blocks
- * outnumber the others.
+ * Counts used areas of @order near the fault. Returns a negative number if more
+ * areas have unused pages than are used. For blocks, it stops as soon as used
+ * blocks are in the majority.
  */
 static __always_inline int anon_order_examples(const struct mmp_place *place,
 					       unsigned int order, unsigned int least)

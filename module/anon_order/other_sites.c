@@ -26,11 +26,11 @@ unsigned long mmp_anon_order_reuse(struct vm_area_struct *vma)
 }
 
 /*
- * Answers two questions besides the order of a first touch: how many pages to
- * map if no large folio could be allocated, and whether a read gets memory
- * instead of the zero page. A read gets memory only if user space reads, not if
- * the kernel does, as for MADV_POPULATE_READ or a virtual machine. The fault
- * itself is counted elsewhere, so this counts nothing.
+ * Answers two questions other than the order of a first touch: how many pages
+ * to map if no large folio could be allocated, and whether a read maps memory
+ * or the zero page. A read maps memory only if user space reads; reads by the
+ * kernel, as for MADV_POPULATE_READ or a virtual machine, keep the zero page.
+ * Another call counts the fault, so this function counts nothing.
  */
 unsigned long mmp_anon_order_other_site(const struct vm_fault *vmf,
 					enum mm_policy_site site)

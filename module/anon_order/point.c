@@ -258,8 +258,9 @@ unsigned long mmp_anon_orders(const struct vm_fault *vmf,
 
 /*
  * Counts a large folio after it was mapped. Returns true if the kernel must
- * clear the accessed bits of its first and last page. A write by the kernel
- * itself sets no accessed bit, so it returns false then.
+ * clear the accessed bits of its first and last page. Returns false for a fault
+ * of the kernel itself (as in copy_to_user()), because that write sets no
+ * accessed bit, and the folio would look unused.
  */
 static __always_inline bool anon_order_mapped(const struct vm_fault *vmf, int order)
 {

@@ -12,11 +12,11 @@
 
 /**
  * enum mmp_fate - outcome that the shadow policy's answer would have had
- * @MMP_SPARED: a page of the folio is already present, so the shadow's policy
- *	would have mapped it in an earlier fault, and this fault would not
- *	have happened
- * @MMP_MADE: a folio would have been allocated in this fault; order 0 is always
- *	%MMP_SPARED
+ * @MMP_SPARED: the shadow would have allocated no large folio in this fault: its
+ *	answer is order 0, or a page of the folio is present already. In the
+ *	latter case the shadow would have mapped the folio in an earlier
+ *	fault, and this fault would not have happened.
+ * @MMP_MADE: the shadow would have allocated a large folio in this fault
  * @MMP_UNCOUNTED: this fault asks the policy twice, and only the other call is
  *	counted
  */

@@ -63,12 +63,13 @@ struct mmp_point mmp_point_anon_order = {
 };
 
 /**
- * mmp_anon_order_scarce - look at how much memory is available, and lower an
- * order accordingly
+ * mmp_anon_order_scarce - lower an order if little memory is available
  * @vma: the VMA of the fault
  * @order: the order that the policy requests
  * @percent: the knob min_available_percent, not 0
  *
+ * Slow path of anon_order_lowered(). Checks again, as the cached answer of
+ * mmp_plenty() may be out of date.
  * Context: as for mmp_available(); takes no lock.
  * Return: the order to use.
  */

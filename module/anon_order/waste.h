@@ -29,7 +29,7 @@
  * not fully used.
  */
 #define MMP_WASTED_GROUP	14
-/* less than for a group, as the policy reads blocks more often */
+/* less than for a group, because the rule examines blocks more often */
 #define MMP_WASTED_BLOCK	8
 
 /**
@@ -45,7 +45,8 @@ struct mmp_credit {
 DECLARE_PER_CPU(struct mmp_credit, mmp_credit);
 
 /*
- * Starts with full credit if the CPU last examined a fault of another process.
+ * Resets the credit to MMP_CREDIT_FIRST if the CPU last examined a fault of
+ * another process.
  */
 static inline void mmp_credit_begin(const struct mm_struct *mm)
 {

@@ -37,7 +37,7 @@ static void lazy_account(struct mmp_lazy *lazy, long pages)
 
 /*
  * Returns the slot of @task's last call, or a free slot, or NULL. The last call
- * of @task has ended, as the task makes another one.
+ * of @task has ended, because the task is now making another one.
  */
 static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task)
 {
@@ -68,8 +68,8 @@ static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 }
 
 /*
- * Removes an area without lazily freed pages, and clears the bit of its set if that is empty
- * now.
+ * Removes an area that has no lazily freed pages. Clears the bit of its set if
+ * the set is empty now.
  */
 static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 {
@@ -82,7 +82,10 @@ static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 	__clear_bit(set, lazy->sets);
 }
 
-/* Recounts an area without the lock. Discards the count if another task changed the area. */
+/*
+ * Recounts an area while the lock is dropped. Returns false, without a change,
+ * if another task has changed the area or the pages could not be counted.
+ */
 static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
 {
 	u64 entry = lazy->areas[index];
@@ -159,7 +162,10 @@ static bool lazy_can_pay(unsigned long looks)
 	return looks > MMP_AREA_PAGES;
 }
 
-/* Recounts the next area in turn, if @looks allows it. */
+/*
+ * Recounts the next area in turn, if @looks covers its page table entries.
+ * Returns false if no area was recounted.
+ */
 static bool lazy_look_on(struct mmp_lazy *lazy, unsigned long *looks)
 {
 	unsigned long set;
@@ -187,7 +193,10 @@ static unsigned int lazy_set_of(unsigned long area)
 	return (number ^ number >> 9 ^ number >> 18) % MMP_LAZY_SETS * MMP_LAZY_WAYS;
 }
 
-/* The index of an area, or a free index in its set; -1 if the set is full. */
+/*
+ * Returns the index of an area, or a free index in its set; -1 if the set is
+ * full.
+ */
 static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 {
 	int set = lazy_set_of(area), free = -1, i;
@@ -217,8 +226,8 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 }
 
 /*
- * Adds @pages, which are accounted already, to their area. If the area counted
- * some of them before, subtracts these from the sums.
+ * Adds @pages to their area; the sums include them already. If the area had
+ * counted some of these pages before, subtracts those from the sums.
  */
 static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
 		     unsigned long *looks)
@@ -239,15 +248,18 @@ static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pa
 	return true;
 }
 
-/* Index of the area of @addr in the range of a call, from 0. */
+/*
+ * Returns the number of the area of @addr within the range of a call, from 0.
+ */
 static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long addr)
 {
 	return addr / MMP_AREA_SIZE - call->start / MMP_AREA_SIZE;
 }
 
 /*
- * Adds the pages of a call's range, which are accounted already. Subtracts
- * pages that are no longer mapped.
+ * Adds the pages of a call's range to their areas; the sums include the pages
+ * already. Subtracts pages from the sums that are no longer mapped. Returns
+ * false if an area could not be added.
  */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  const struct mmp_lazy_count *count, unsigned long *looks)

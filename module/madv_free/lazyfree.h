@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Counts the pages that a process has freed lazily (MADV_FREE) and neither used
- * again nor lost. The count is an upper bound, as no callback reports use. It
- * misses pages that mremap() has moved, and pages mapped between
- * mmp_lazy_count() and the call. The unit tests compile this header in user
- * space; it reads page tables and tasks through &struct mmp_lazy_ops.
+ * Counts the pages that a process has freed lazily (MADV_FREE), and that it has
+ * not used again and reclaim has not taken. The count is an upper bound, as no
+ * callback reports use. It misses pages that mremap() has moved, and pages
+ * mapped between mmp_lazy_count() and the call. The unit tests compile this
+ * header in user space; it reads page tables and tasks through &struct
+ * mmp_lazy_ops.
  */
 #ifndef MMPOLICY_LAZYFREE_H
 #define MMPOLICY_LAZYFREE_H
@@ -35,7 +36,10 @@
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
 /* A call counts mapped pages in the first 20 areas of its range only. */
 #define MMP_LAZY_COUNTED	20
-/* Areas and holes that a call may step through; a longer call is not lazy. */
+/*
+ * Areas and holes that one call may walk through. The kernel frees the range of
+ * a longer call at once.
+ */
 #define MMP_LAZY_MAX_STEPS	2048
 /* Count of an area that could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
@@ -98,10 +102,10 @@ struct mmp_lazy;
  * @pages: returns the number of mapped pages from @addr on, up to the end of the area or of a
  *	hole, but not beyond *@end; sets *@end to the address reached. Without @look, reads no
  *	entries, and counts each page table as full.
- * @lazy: returns the lazily freed pages of the area at @start, rather too many than too few;
+ * @lazy: returns an upper bound of the lazily freed pages of the area at @start;
  *	%MMP_LAZY_UNKNOWN if they cannot be counted now. Drops the lock while entries are read, so
  *	other tasks may change @lazy.
- * @ended: has a task left its madvise() call for certain?
+ * @ended: returns true if a task has certainly left its madvise() call
  */
 struct mmp_lazy_ops {
 	unsigned long (*pages)(struct mm_struct *mm, unsigned long addr,
@@ -143,7 +147,7 @@ struct mmp_lazy {
 /**
  * struct mmp_lazy_limit - limit for a call
  * @pages: lazily freed pages allowed
- * @shared: does the limit apply to the whole group, or to this address space?
+ * @shared: true if the limit applies to the whole group, false for this address space only
  */
 struct mmp_lazy_limit {
 	unsigned long pages;

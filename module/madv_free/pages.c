@@ -9,9 +9,9 @@
 #include "pages.h"
 
 /*
- * Returns true if a page with a clean page table entry is lazily freed. It may
- * not be on the kernel's lazyfree list yet. Pages from swap are excluded, as
- * they are still in the swap cache, or dirty.
+ * Returns true if a page, whose page table entry is clean, is lazily freed. The
+ * page may not be on the kernel's lazyfree list yet. Pages from swap do not
+ * count: they are still in the swap cache, or the folio is dirty.
  */
 static bool pages_is_lazy(const struct page *page)
 {
@@ -87,7 +87,7 @@ static __always_inline unsigned long pages_count(struct mm_struct *mm, unsigned 
  * @mm: its address space
  * @addr: start
  * @end: limit; set to the end of the page table, or of a hole, if that comes first
- * @look: read entries? If not, all pages of a page table count as mapped.
+ * @look: true to read page table entries; false to count all pages that a page table can map
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
  * Return: the number of pages.

@@ -27,23 +27,23 @@
 
 static DEFINE_HASHTABLE(all_tracked, 10);
 static LIST_HEAD(all_unknown);
-static LIST_HEAD(all_known);			/* under keeping */
+static LIST_HEAD(all_known);			/* protected by keeping */
 static DEFINE_SPINLOCK(all_tracked_lock);	/* protects all_tracked and all_unknown */
 static DEFINE_MUTEX(keeping);		/* held to walk all_tracked, and to remove from it */
 
 /*
  * Three tables indexed by mmp_memcg_slot(), the number of a cgroup: lazily
- * freed pages of its processes, whether a call was refused there lately, and
- * whether its processes are being recounted for that.
+ * freed pages of its processes; whether a call was refused there lately; and
+ * whether the worker is recounting its processes because of such a refusal.
  *
- * No task is charged for a recount by the worker, and a tenant decides how long
- * it takes. So a pass of the worker examines at most MMP_KEEPER_TABLES page
- * tables, and the next pass continues there. Meanwhile, calls still pay for
- * recounts of their own.
+ * The CPU time of the worker is charged to no cgroup, and a tenant decides how
+ * many pages there are to count. So a pass of the worker examines at most
+ * MMP_KEEPER_TABLES page tables, and the next pass continues there. Calls also
+ * recount areas, at their own cost, until the worker has finished.
  */
 static atomic_long_t *sums;
 static DECLARE_BITMAP(refused, MMP_TRACKED_GROUPS);
-static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* under keeping */
+static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* protected by keeping */
 
 /*
  * Worker ("keeper") that counts processes, follows them between cgroups, and
@@ -147,7 +147,10 @@ static struct tracked *tracked_new(struct mm_struct *mm)
 	return t;
 }
 
-/* The state of @mm, allocated and charged to the process if need be; NULL without memory. */
+/*
+ * Returns the state of @mm; allocates it, charged to the process, if there is
+ * none yet. Returns NULL without memory.
+ */
 static struct tracked *tracked_get(struct mm_struct *mm)
 {
 	struct tracked *t = tracked_find(mm), *new;
@@ -171,7 +174,10 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 	return t ?: new;
 }
 
-/* Counts new processes within a budget. Returns whether an uncounted one is left. */
+/*
+ * Counts new processes within a budget. Returns true if a process is left that
+ * is not counted yet.
+ */
 static bool tracked_count_unknown(void)
 {
 	unsigned int tables = NEW_TABLES;
@@ -218,7 +224,10 @@ static bool tracked_is_recounted(const struct tracked *t)
 	return t->recounted_to < MMP_LAZY_AREAS && test_bit(t->lazy.group - sums, recounted);
 }
 
-/* Continues the recount. Processes that the budget did not cover are moved to the end. */
+/*
+ * Continues the recount. Moves processes that are not finished to the end of
+ * the list, so the next pass begins with the others.
+ */
 static void tracked_recount(void)
 {
 	unsigned int tables = MMP_KEEPER_TABLES;
@@ -364,7 +373,7 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 	mmp_lazy_count(&t->lazy, call, limit.pages, &count);
 	spin_lock(&t->lock);
 	answer = mmp_lazy_ask(&t->lazy, call, &count, limit);
-	if (!t->lazy.group)	/* tracking of this process has ended meanwhile */
+	if (!t->lazy.group)	/* tracking of this process has just ended */
 		answer = MMP_ANSWER_UNKNOWN;
 	if (answer == MMP_ANSWER_LIMIT && limit.shared)
 		set_bit(t->lazy.group - sums, refused);
@@ -373,9 +382,10 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
 }
 
 /*
- * Returns true if the process may be asked about. Lazily freed pages are
- * anonymous pages, so a process with fewer anonymous pages than the limit is
- * below the limit, even if its lazily freed pages are not counted yet.
+ * Returns true if the limit can be checked for this process. That needs a count
+ * of the pages that were lazily freed before tracking began. Without that
+ * count, a process is below the limit if all its anonymous pages are, as lazily
+ * freed pages are anonymous.
  */
 static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 {

@@ -24,8 +24,9 @@ void mm_policy_enable(const struct mm_policy_ops *ops, enum mm_policy_point poin
 		return;
 	rcu_assign_pointer(mmp_asked[point], on ? ops : NULL);
 	/*
-	 * Invalidates the caches of all CPUs: answers in advance, and tasks
-	 * whose faults need no call.
+	 * Invalidates two caches of all CPUs: answers that policies have given
+	 * in advance, and tasks that have no policy, whose faults skip the
+	 * module.
 	 */
 	if (point == MM_POLICY_ANON_PAGES || point == MM_POLICY_ANON_ORDER)
 		mmp_whose_outdate_tasks();

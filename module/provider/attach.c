@@ -5,9 +5,10 @@
  * long system call may delay without limit. No lock is held during that wait,
  * and writers of files wait for the worker with a time limit.
  *
- * The worker reads the latest request when it comes to a point. A point that is
- * requested again before that keeps its hooks; one that is requested later gets
- * them attached again.
+ * Requests only set or clear a bit per point, and the worker acts on the bits
+ * as it finds them. So a point that is dropped and requested again before the
+ * worker gets to it keeps its hooks. If the worker is detaching them already,
+ * it attaches them again afterwards.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -59,7 +60,10 @@ bool mmp_provider_hooked(enum mm_policy_point point)
 	return hooked;
 }
 
-/* Returns true while hooks are being detached. */
+/*
+ * Returns true while a point's hooks are attached that no profile needs any
+ * more.
+ */
 bool mmp_provider_detaching(void)
 {
 	bool detaching;

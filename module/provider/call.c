@@ -140,7 +140,7 @@ static int call_unregister(struct mmp_call *call)
 }
 
 /*
- * Handles that ftrace refuses to detach a call: functions continue to call the
+ * Handles that ftrace refuses to detach a call: the functions still call the
  * entry, so the module must stay loaded.
  */
 static void call_keep(struct mmp_call *call, int err)

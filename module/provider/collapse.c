@@ -15,8 +15,8 @@ DEFINE_STATIC_CALL_NULL(mmp_collapse_enter, mmp_khugepaged_enter);
 /*
  * The policy's answer for the last range of khugepaged, which is a single
  * thread. It is valid for this VMA until policies or the administrator's sizes
- * change. It always contains a size that keeps the kernel from skipping the
- * whole VMA.
+ * change. The answer has at least one size that the administrator allows,
+ * because the kernel would skip the rest of the VMA otherwise.
  */
 static struct {
 	const struct vm_area_struct *vma;
@@ -28,9 +28,9 @@ static struct {
 /**
  * mmp_collapse_allowed - get the sizes that the policy allows for khugepaged's
  * current range
- * @vma: the VMA that the kernel asks about
+ * @vma: the VMA whose sizes the kernel asks for
  *
- * Return: a bit for each order; all bits if nothing is known about @vma.
+ * Return: a bit for each order; all bits if no answer is stored for @vma.
  */
 unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma)
 {

@@ -110,8 +110,8 @@ bool mmp_call_retry(struct mmp_call *call);
 void mmp_calls_wait(void);
 
 /*
- * Counts the tasks inside code that may sleep. SRCU would do as well, with 27
- * instructions instead of two.
+ * Counts the tasks inside code that may sleep. SRCU would work too, but takes
+ * 27 instructions where this takes two.
  */
 DECLARE_PER_CPU(long, mmp_inside);
 #define mmp_call_enter()	this_cpu_inc(mmp_inside)
@@ -120,7 +120,7 @@ DECLARE_PER_CPU(long, mmp_inside);
 /* ask.c: the callbacks to call at each point */
 extern const struct mm_policy_ops __rcu *mmp_asked[MM_POLICY_ANON_PAGES + 1];
 
-/* Returns true while @point has callbacks. Its calls may be attached longer. */
+/* True while @point has callbacks. Its hooks may stay attached for longer. */
 #define mmp_is_asked(point)	rcu_access_pointer(mmp_asked[point])
 
 /*
@@ -142,8 +142,8 @@ static __always_inline void mmp_ask_end(void)
 DEFINE_LOCK_GUARD_0(mmp_ask, mmp_ask_begin(), mmp_ask_end())
 
 /*
- * Returns the answer of callback @op at @point, or @def if no callback is
- * registered there.
+ * Calls callback @op at @point and returns its answer. Returns @def if the
+ * point has no callbacks.
  */
 #define mmp_ask(point, def, op, ...) ({					\
 	guard(mmp_ask)();						\
@@ -192,7 +192,10 @@ struct mmp_question {
 	unsigned long page;
 };
 
-/* answer: the policy will be called later, when the kernel asks for sizes */
+/*
+ * an answer: the policy has not been called yet, and is called when the kernel
+ * asks for sizes (swap-in)
+ */
 #define MMP_SWAPIN_ASKS	2UL
 /*
  * flag of an answer: report the mapped folio to the policy, whatever its size

@@ -335,9 +335,9 @@ static __always_inline void tell_requested(struct vm_fault *vmf, int order)
 }
 
 /*
- * Reports the folio that this fault has mapped, if it has. Looks at the page
- * table only if the count of pages does not show a folio of the order that the
- * policy has requested.
+ * Reports the folio that this fault has mapped. Does nothing if another thread
+ * was faster. Reads the page table only if the count of pages does not show a
+ * folio of the order that the policy has requested.
  */
 static __always_inline void fault_mapped(struct vm_fault *vmf, struct counted before,
 					 unsigned long answer)
@@ -356,10 +356,10 @@ static __always_inline void fault_mapped(struct vm_fault *vmf, struct counted be
 }
 
 /*
- * Does all that may sleep in do_anonymous_page() before the kernel asks for
- * sizes, and then stores the answer again: while the task slept, other tasks
- * could overwrite it. If something fails here, it fails again in the kernel,
- * which handles the error.
+ * Does everything in do_anonymous_page() that may sleep before the kernel asks
+ * for sizes, and then stores the answer again, because other tasks may have
+ * overwritten it while this one slept. An error here occurs again in the
+ * kernel, which handles it.
  */
 static noinline void fault_prepare(struct vm_fault *vmf, unsigned long answer)
 {
@@ -402,9 +402,9 @@ vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 }
 
 /*
- * Returns true if the PMD-sized fault must go through mmp_replace_huge(). A
- * fault that may wait for a userfaultfd must have no frame of the module on its
- * stack.
+ * Returns true if mmp_replace_huge() must run in place of the kernel function.
+ * A fault that may wait for a userfaultfd must not have a frame of the module
+ * on its stack.
  */
 bool mmp_wants_huge(struct vm_fault *vmf)
 {

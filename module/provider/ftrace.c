@@ -26,12 +26,12 @@ const char *const mmp_provider = "ftrace";
 #endif
 
 /*
- * How a point is attached. @check: tests conditions beyond needs.h. @found:
- * runs when all needs are met. @call: the hooked functions, in the order in
- * which they are attached and detached; with @known, the second is detached
- * before the first. @first and @begun: run after the first and the last call
- * have been attached. @known and @ended: run after the second and the first
- * call have been detached.
+ * How the hooks of a point are attached. @check: tests conditions beyond
+ * needs.h. @found: called once all needs are met. @call: calls of the point;
+ * attached in this order, and detached in this order too, except that the
+ * second goes first if @known is set. Callbacks in between: @first after the
+ * first call was attached, @begun after the last one; @known after the second
+ * call was detached, @ended after the first one.
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
@@ -47,10 +47,10 @@ static const struct {
 		.found = mmp_orders_found,
 		/*
 		 * On detach, the sizes for policies are disabled first. The
-		 * sysfs files call the module until no fault does, so writes to
-		 * them take effect at once. A fault that has an answer reads it
-		 * in __thp_vma_allowable_orders(), so that call is detached
-		 * last.
+		 * sysfs files call the module until no fault does, so that
+		 * writes to them take effect at once. A fault that has a
+		 * policy's answer uses it in __thp_vma_allowable_orders(), so
+		 * that call is detached after those of faults and files.
 		 */
 		.call = { &mmp_call_rare, &mmp_call_fault, &mmp_call_orders, CALL_OF_FOLDS },
 		.first = mmp_sizes_set_aside,
@@ -232,8 +232,8 @@ void mmp_provider_watch(const struct mmp_watcher *watcher)
  *
  * Waits for ftrace, and for tasks that wait for memory in an entry.
  *
- * If ftrace refuses to detach a call even now, kernel functions use the
- * module's code for ever, so this never returns.
+ * If ftrace still refuses to detach a call, kernel functions continue to use the
+ * module's code, so this function never returns.
  */
 void mm_policy_unregister(const struct mm_policy_ops *ops)
 {

@@ -57,8 +57,8 @@ static struct madvise_call call_of(void *first, unsigned long start, unsigned lo
 
 /*
  * Returns true if a userfaultfd with UFFD_FEATURE_EVENT_REMOVE watches the VMA.
- * It gets its event later and without the lock, so the module cannot free the
- * range after the event, and leaves it to be freed lazily.
+ * The kernel sends that event later, with mmap_lock dropped. The module cannot
+ * free the range after the event, so the kernel frees it lazily.
  */
 static bool uffd_gets_event(const struct vm_area_struct *vma)
 {
@@ -72,9 +72,9 @@ static bool uffd_gets_event(const struct vm_area_struct *vma)
 }
 
 /*
- * Returns true if the policy wants the range freed at once. The policy is not
- * asked about a range that the kernel will not free. Nothing sleeps here, and
- * most calls run nothing else.
+ * Returns true if the policy wants the range freed at once. Does not ask the
+ * policy about a range that the kernel will not free. This function never
+ * sleeps, and for most calls no other code of the module runs.
  */
 bool mmp_wants_madv_free(void *first, unsigned long start, unsigned long *end,
 			 int behavior)

@@ -33,7 +33,7 @@ static unsigned long *global;		/* transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 
 /* The following is changed under enabled_lock. */
-/* the bits when the kernel's settings and the kept settings were last equal */
+/* values of the kernel's variables when they last equalled the kept settings */
 static unsigned long copied[MODES];
 static unsigned long opened;		/* bitmap of the orders enabled for policies */
 /* true while the administrator's settings are kept in the upper bits */
@@ -82,7 +82,9 @@ static void enabled_keep(int mode, unsigned long orders, unsigned long value)
 	enabled_set(mode, orders << KEPT, value << KEPT);
 }
 
-/* Returns the orders whose setting differs between @now and @copied. */
+/*
+ * Returns the orders whose setting, as returned by @now, differs from @copied.
+ */
 static unsigned long enabled_changed(unsigned long (*now)(int mode))
 {
 	unsigned long changed = 0;
@@ -93,7 +95,10 @@ static unsigned long enabled_changed(unsigned long (*now)(int mode))
 	return changed;
 }
 
-/* Writes to the kernel's variables: the administrator's settings, and the open sizes. */
+/*
+ * Writes the administrator's settings and the open sizes to the kernel's
+ * variables.
+ */
 static void enabled_apply(void)
 {
 	unsigned long open = looking ? opened & ~MMP_KHUGEPAGED_SIZES : opened;
@@ -104,7 +109,8 @@ static void enabled_apply(void)
 }
 
 /*
- * Copies a write to one place, the kernel's or the kept settings, to the other.
+ * The kernel's variables and the kept settings are two copies. If one of them
+ * was written to, updates the other.
  */
 static void enabled_sync(void)
 {
@@ -133,8 +139,9 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 }
 
 /*
- * Updates mmp_admin_sizes at the end of each write to a sysfs file. Once every
- * task sees that no size is open, only the kernel's variables decide.
+ * Updates mmp_admin_sizes after each change of the settings. Once every task
+ * sees that no size is open, sets all its bits, so only the kernel's variables
+ * decide.
  */
 static void given_renew(void)
 {
@@ -198,7 +205,8 @@ static void looking_ends(void)
 
 /*
  * Runs in place of start_stop_khugepaged(), which the kernel calls after each
- * write to a file.
+ * write to a file of sizes. Closes the open sizes of khugepaged in the
+ * meantime.
  */
 int mmp_replace_khugepaged(void)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * The point thp_gfp: the hooked vma_thp_gfp_mask() returns the flags of the
- * allocation of a large folio. The kernel does not report the outcome.
+ * allocation of a large folio. The policy does not learn whether the allocation
+ * succeeded.
  *
  * On kernels without the mm_policy hooks no flag means "compact, but do not
  * reclaim". So policies set a bit of gfp_t that the kernel does not use, and

@@ -2,8 +2,8 @@
 /*
  * Checks every 100 ms that the hooked functions still call their entries. If
  * ftrace has shut down, or a call is gone, open sizes (sizes.c) would apply to
- * all tasks: they are closed at once, and the point returns to stock. It does
- * so too if a livepatch wants one of the functions.
+ * all tasks: the module closes them at once, and returns the point to stock. It
+ * also returns the point to stock if a livepatch wants one of the functions.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,7 +19,7 @@ static void watch_look(struct work_struct *work);
 static DECLARE_DELAYED_WORK(watch, watch_look);
 
 static bool watching;
-static bool leaving;		/* is the module being unloaded? */
+static bool leaving;		/* true once the module is being unloaded */
 /* the kernel's flag: ftrace is off until a reboot after an internal error */
 static int *ftrace_disabled;
 static int *ftrace_on;		/* kernel.ftrace_enabled */
@@ -72,7 +72,10 @@ static const char *what_is_wrong(const struct mmp_call *call)
 	return why;
 }
 
-/* Checks the calls of a point. Closes the sizes first, which does not wait. */
+/*
+ * Checks the calls of a point. If one is lost, closes the open sizes before it
+ * reports that, as closing does not wait.
+ */
 static void watch_point(enum mm_policy_point point)
 {
 	struct mmp_call *const *call;
@@ -88,8 +91,8 @@ static void watch_point(enum mm_policy_point point)
 }
 
 /*
- * Returns true if a point has a call that ftrace has refused to detach, and
- * that can be tried again.
+ * Returns true if ftrace has refused to detach a call of the point, and another
+ * attempt may succeed.
  */
 static bool watch_retry(enum mm_policy_point point)
 {

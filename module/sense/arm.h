@@ -68,7 +68,8 @@ struct mmp_profile *mmp_arm_of(struct task_struct *task);
  * mmp_unit_hash - hash that decides the arm of a unit
  * @seed: seed of the experiment
  * @number: PID of the process, or id of the cgroup
- * @birth: start time of the process, so that a later process with its PID differs
+ * @birth: start time of the process, so that a later process with the same PID has another hash;
+ *	0 for a cgroup
  *
  * Return: the hash.
  */

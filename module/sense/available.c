@@ -21,8 +21,9 @@
  */
 #define SPARE_SHARE	64U
 /*
- * A cached answer of little memory is valid for 1/8 of the pages left, but for
- * at least 16, because order-0 pages are allocated in any case.
+ * While memory is short, a CPU may use a part of the pages left before it
+ * checks again: 1/8, or 1/nr_cpu_ids if that is less; but at least 16 pages,
+ * because order-0 pages are allocated in any case.
  */
 #define TOLD_SHARE	8U
 #define TOLD_LEAST	16UL
@@ -95,8 +96,9 @@ void mmp_available_watch(bool on)
 }
 
 /*
- * Returns the share available on this CPU's node if @vma may use it and it has
- * enough, else the highest share of the allowed nodes.
+ * Returns the share available on this CPU's node if @vma may use the node and
+ * the share is at least @enough. If not, returns the highest share of all
+ * allowed nodes.
  */
 static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigned int enough)
 {
@@ -127,6 +129,7 @@ static unsigned long available_below(struct mem_cgroup *memcg, unsigned long lim
 
 /*
  * Returns the lowest share available among the cgroup of @mm and its ancestors.
+ * Lowers @pages to the pages that their limits leave.
  */
 static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned long *pages)
 {
@@ -145,7 +148,10 @@ static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned lon
 	return least;
 }
 
-/* Returns the pages that the cgroup of @mm and its ancestors can spare. */
+/*
+ * Returns the pages that the cgroup of @mm and its ancestors can give while
+ * @enough of each limit (in 1/1000) stays available.
+ */
 static unsigned long available_spare(const struct mm_struct *mm, unsigned int enough)
 {
 	struct mem_cgroup *memcg = mem_cgroup_from_task(mmp_mm_owner(mm));
@@ -174,10 +180,10 @@ static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned lon
 #endif
 
 /*
- * Per-CPU cache of the last answer of mmp_available(), as each fault asks while memory is
- * short. Valid until the tick ends, or until the CPU has taken a part of the memory.
- * @left: pages that the limits of cgroups allow
- * @until: value of @left at which the answer expires
+ * Per-CPU cache of the last answer of mmp_available(), because each fault calls
+ * it while memory is short. Valid until the tick ends, or until the CPU has
+ * taken its part of the memory (TOLD_SHARE). @left: pages that the limits of
+ * cgroups allow. @until: value of @left at which the answer expires.
  */
 static DEFINE_PER_CPU(struct {
 	struct mmp_looked by;
@@ -215,14 +221,15 @@ static noinline void available_tell(const struct vm_area_struct *vma, unsigned i
 }
 
 /**
- * mmp_available - memory that a VMA can get without much reclaim
+ * mmp_available - share of memory that a VMA can get without much reclaim
  * @vma: the VMA
  * @enough: share that should be available, in 1/1000; 0 for no check
  * @pages: requested pages; reduced to the pages that cgroups allow
  *
  * Context: RCU read side, while mmp_available_watch() is on.
- * Return: 1/1000 of the node that the memory would come from, as last sampled, or of the limit
- *	of a cgroup, whichever is less; at most a tick old.
+ * Return: the available share in 1/1000: of the node that the memory would come from, or of the
+ *	limit of a cgroup, whichever is lower. The answer is at most one tick old, and uses
+ *	the last sample of the node.
  */
 unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
 			   unsigned long *pages)
@@ -248,8 +255,9 @@ void mmp_available_take(unsigned long pages)
 }
 
 /*
- * Looks whether memory is ample, after mmp_plenty() has returned false. If little
- * memory is spare, no part of it is cached for this CPU.
+ * Checks whether memory is ample, after mmp_plenty() has returned false. Caches
+ * a part of the spare memory for this CPU, unless that part is less than
+ * @pages.
  */
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages)

@@ -52,8 +52,8 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 	if (mine && mine->what == vmf->address)
 		return;
 	/*
-	 * An earlier stamp of this task belongs to a fault that failed, or
-	 * whose folio was mapped too late.
+	 * A stamp left by this task belongs to an earlier fault that failed, or
+	 * whose folio was mapped without mmp_fault_ends(). Its time is unknown.
 	 */
 	if (mine)
 		fault_missed(vmf);

@@ -71,8 +71,8 @@ unsigned long mmp_limits_file_pages(struct mem_cgroup *memcg)
 }
 
 /*
- * Returns the file pages of a cgroup by MGLRU's counts per generation, as MGLRU
- * does not update lru_zone_size. The counts may lag behind.
+ * Returns the file pages that MGLRU counts for a cgroup, by generation; MGLRU
+ * does not update lru_zone_size. The counts may be a little out of date.
  */
 static unsigned long limits_generations(const struct mem_cgroup_per_node *node, int zone)
 {

@@ -5,9 +5,9 @@
 
 #include <linux/types.h>
 
-/* The whole, in 1/1000: the share left in a cgroup without a limit. */
+/* All memory, in 1/1000. Also the share left in a cgroup without a limit. */
 #define MMP_ALL		1000
-/* Age in ms beyond which a sample is stale and counts as memory being short. */
+/* Age in ms beyond which a sample is stale; memory then counts as short. */
 #define MMP_STALE_MS	1000
 
 struct mem_cgroup;
@@ -22,7 +22,7 @@ static inline unsigned int mmp_share(unsigned long pages, unsigned long size)
 #define MMP_WALK_SHARE	32
 #define MMP_WALK_PAUSE	(100 * 1000 * 1000ULL)	/* in ns */
 
-/* Pause in ns after a walk that took @took ns. */
+/* Returns the pause in ns after a walk that took @took ns. */
 static inline u64 mmp_walk_pause(u64 took)
 {
 	return took > MMP_WALK_PAUSE / MMP_WALK_SHARE ? took * MMP_WALK_SHARE : MMP_WALK_PAUSE;

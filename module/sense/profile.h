@@ -69,17 +69,19 @@ struct mmp_profile {
 
 extern struct mmp_profile mmp_default;
 
-/* Number of counters of all points, set at load. The counters of fault times follow them. */
+/*
+ * Number of counters of all points, set at load. In @counters of a profile, the
+ * counters of fault times follow them.
+ */
 extern unsigned int mmp_nr_counters;
 
-/* The counters of a point. */
 static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
 					 const struct mmp_point *point)
 {
 	return profile->counters + point->first_counter;
 }
 
-#define MMP_STOCK	0	/* counter of decisions at stock, in points that count them */
+#define MMP_STOCK	0	/* counter of calls without a policy, in points that have it */
 
 /**
  * mmp_count - add to a counter of a point

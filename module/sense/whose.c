@@ -166,8 +166,8 @@ struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
 }
 
 /**
- * mmp_whose_outdate - invalidate the caches of tasks on all CPUs
- * @cgroups: invalidate the caches of cgroups, too?
+ * mmp_whose_outdate - invalidate the cached profiles of tasks on all CPUs
+ * @cgroups: true to invalidate the cached profiles of cgroups, too
  *
  * Context: under mmp_bindings_lock, after a change.
  */
@@ -230,7 +230,7 @@ void mmp_scope_end(void)
 		mmp_ignore(events);
 }
 
-/* Allocates the cache of cgroup profiles. Return: 0 or -ENOMEM. */
+/* Allocates the cache of cgroup profiles. Returns 0 or -ENOMEM. */
 int mmp_whose_init(void)
 {
 	check_trace_callback_type_cgroup_attach_task(whose_on_move);

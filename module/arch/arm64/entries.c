@@ -68,7 +68,7 @@ static_assert((u32)MMP_SPECIAL_FLAGS == MMP_SPECIAL_FLAGS);
 
 /*
  * mmp_entry_fault runs in each fault of every task, so each instruction counts. The compiler
- * leaves no function without a frame here, so this one only holds the text. Registers of
+ * gives every function a stack frame here, so fault() only holds the assembly text. Registers of
  * arguments, x9 and x30 do not change.
  *
  *	if (!(vmf->flags & FAULT_FLAG_WRITE))
@@ -196,13 +196,13 @@ static void __used fault(void)
  * given:
  *	orders &= mmp_admin_sizes[!!(vm_flags & VM_HUGEPAGE)];
  *
- * For PMD size, the question is that of a fault before. Larger sizes are for mappings of devices,
- * which may refuse all others.
+ * PMD size goes to the C code, as this CPU's question (struct mmp_question) is then still that of
+ * an earlier fault. So do larger sizes: the kernel asks for them for mappings of devices only.
  *
- * The question is that of this very fault if its structure is on the stack of the current task,
- * with an address that was asked about. A task that has moved to another CPU since has no question
- * there, and gets the sizes of the administrator. A single page is the answer to each fault in
- * its VMA, so mmp_question.page may be read on another CPU.
+ * The question belongs to this fault if its @vmf is on the stack of the current task and its @key
+ * matches. A task that has moved to another CPU since the question was stored does not find it
+ * there, and gets the sizes of the administrator. The answer of a single page holds for each
+ * fault in its VMA, so mmp_question.page may be read on another CPU.
  */
 static void __used orders(void)
 {

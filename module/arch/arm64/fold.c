@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Blocks of 16 entries that the kernel folds into one for the TLB (contpte). The CPU may set the
- * accessed bit of any entry of a folded block, so only entries of other blocks tell whether their
- * page was used.
+ * Blocks of 16 entries that the kernel folds into one for the TLB (contpte).
+ * The CPU may set the accessed bit of any entry of a folded block, so accessed
+ * bits tell the use of a single page only in blocks that are not folded.
  *
- * A policy that judges by use has the outermost pages of its folios mapped as not accessed. The
- * outermost blocks of such a folio are therefore mapped unfolded; blocks in between, and the
- * folios of all other policies and processes, are folded as ever.
+ * A policy that decides by use needs the accessed bits of the first and last
+ * page of its folios. So the module has the first and last block of such a
+ * folio mapped unfolded. The kernel folds the blocks in between, and folios of
+ * all other policies and processes, as it does without the module.
  *
- * The kernel may fold such a block later, when it changes the last entry: in a fork, mremap,
- * mprotect, migration or after a NUMA hint. It may so as soon as both ends of the block were used;
- * until then, the block stays unfolded. The module itself never folds a block.
+ * The kernel may fold such a block later, when it changes the block's last
+ * entry: in a fork, mremap, mprotect, migration, or after a NUMA hint. The
+ * module lets it do so once both ends of the block were used, and keeps the
+ * block unfolded until then. The module itself never folds a block.
  */
 #include <linux/mm.h>
 #include <linux/percpu.h>
@@ -61,8 +63,8 @@ static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struc
  *
  * Applies under the conditions of &mm_policy_ops.anon_mapped. If the task moves
  * to another CPU before the folio is mapped, the kernel folds the blocks as it
- * does without the module. Nobody clears an accessed bit then, so the policy
- * later sees the folio as used.
+ * does without the module. The module clears no accessed bit in a folded block,
+ * so the policy later sees the folio as used.
  *
  * Return: a value for mmp_unfold_end().
  */
@@ -78,9 +80,9 @@ int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
 }
 
 /*
- * Ends what mmp_unfold_begin() has begun, after the kernel has handled the
- * fault. Another task may have run on this CPU in between, so this resets only
- * its own fault.
+ * Clears the state of mmp_unfold_begin() after the kernel has handled the
+ * fault. Another task may have stored its fault on that CPU in between, so this
+ * resets only @vmf.
  */
 void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
 {

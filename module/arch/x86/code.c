@@ -78,8 +78,8 @@ void mmp_code_begin(mmp_add_fn to)
 }
 
 /**
- * mmp_code_add - pass the parts of a function's code that do not change between
- * boots
+ * mmp_code_add - pass the parts of a function's code that are the same at each
+ * boot to the callback
  * @at: the code of the function
  * @size: its size in bytes
  *

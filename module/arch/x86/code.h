@@ -68,7 +68,7 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 	return false;
 }
 
-/* Returns true if the operand is relative to %rip. */
+/* Returns true if the ModRM byte says that the operand is relative to %rip. */
 static inline bool mmp_code_names_place(u8 modrm)
 {
 	return (modrm & 0xc7) == 0x05;

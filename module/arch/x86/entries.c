@@ -148,13 +148,13 @@ __naked notrace __noendbr void mmp_entry_fault(void)
  * given:
  *	orders &= mmp_admin_sizes[!!(vm_flags & VM_HUGEPAGE)];
  *
- * For PMD size, the question is that of a fault before. Larger sizes are for mappings of devices,
- * which may refuse all others.
+ * PMD size goes to the C code, as this CPU's question (struct mmp_question) is then still that of
+ * an earlier fault. So do larger sizes: the kernel asks for them for mappings of devices only.
  *
- * The question is that of this very fault if its structure is on the stack of the current
- * task, with an address that was asked about. A task that has moved to another CPU since has
- * no question there, and gets the sizes of the administrator. A reschedule that became due
- * in between happens at the next unlock in the fault.
+ * The question belongs to this fault if its @vmf is on the stack of the current task and its @key
+ * matches. A task that has moved to another CPU since the question was stored does not find it
+ * there, and gets the sizes of the administrator. A reschedule that became due in
+ * between happens at the next unlock in the fault.
  */
 __naked notrace __noendbr void mmp_entry_orders(void)
 {

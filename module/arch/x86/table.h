@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Tests whether a PMD points to a page table, and returns the table. The generic helpers test
- * four times on x86 whether the entry is huge. Xen PV does not change these bits, so the code
- * reads the native entry and saves the instructions of a paravirt call.
+ * Tests whether a PMD points to a page table, and returns the table. The
+ * generic helpers would test four times on x86 whether the entry is huge. The
+ * helpers here read the entry without a paravirt call, as Xen PV does not
+ * change these bits.
  */
 #ifndef MMPOLICY_ARCH_X86_TABLE_H
 #define MMPOLICY_ARCH_X86_TABLE_H
