@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * All differences between kernels and between architectures, named by the feature. The build
- * tests the headers (features.c), the module tests the running kernel when it is loaded
- * (provider/needs.h), and only differences that neither test can see go by version.
+ * Differences between kernels, each named by the feature. (arch/ has those
+ * between architectures.) The build tests the headers (features.c), and the
+ * module tests the running kernel when it is loaded (provider/needs.h). Only a
+ * difference that neither test can see goes by the kernel's version.
  */
 #ifndef MMPOLICY_COMPAT_H
 #define MMPOLICY_COMPAT_H
@@ -14,10 +15,11 @@
 #include "features.h"
 
 /*
- * Versions, each with the reason why no other test can tell.
+ * Differences by version, each with the reason why no test can see it.
  *
- * Since 6.17, madvise() may hold the VMA lock instead of mmap_lock. This is inside
- * mm/madvise.c, and no header, type or symbol of the kernels with the hooks shows it.
+ * Since 6.17, madvise() may hold the lock of the VMA instead of mmap_lock. Only
+ * code inside mm/madvise.c changed; no header, type or symbol of the kernels
+ * with the hooks shows it.
  */
 #define MMP_MADVISE_LOCKS_VMA	(LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0))
 
@@ -27,14 +29,20 @@
 #include <linux/swapops.h>
 #endif
 
-/* Declarations of the hooks, or of provider/, which replaces them on a stock kernel. */
+/*
+ * Declarations of the mm_policy hooks: the kernel's, or on a stock kernel those
+ * that provider/ implements.
+ */
 #ifdef CONFIG_MM_POLICY
 #include <linux/mm_policy.h>
 #else
 #include "mm_policy.h"
 #endif
 
-/* Can BPF programs be policies? That takes struct_ops of modules, with their types and the JIT. */
+/*
+ * True if BPF programs can be policies. They need struct_ops of modules, their
+ * BTF, and the JIT.
+ */
 #if defined(CONFIG_BPF_SYSCALL) && defined(CONFIG_BPF_JIT) && defined(CONFIG_DEBUG_INFO_BTF_MODULES)
 #define MMP_BPF		1
 #define mmp_bpf_lacks(module)						\
@@ -79,7 +87,10 @@
 #define mmp_is_read(site)	((void)(site), false)
 #endif
 
-/* The reason to refuse a policy that needs the hooks, on a kernel without them. */
+/*
+ * The reason to refuse a policy that needs the mm_policy hooks; NULL on a
+ * kernel with them.
+ */
 #ifdef CONFIG_MM_POLICY
 #define MMP_NEEDS_HOOKS(reason)	(0 ? (reason) : NULL)
 #else
@@ -87,8 +98,8 @@
 #endif
 
 /*
- * Without the hooks, a bit of gfp_t that the kernel does not use;
- * provider/thp_gfp.c gives it a meaning.
+ * On a kernel without the hooks, a bit of gfp_t that the kernel does not use.
+ * provider/thp_gfp.c makes it mean "compact, but do not reclaim".
  */
 #ifndef __GFP_ONLY_COMPACT
 #define __GFP_ONLY_COMPACT	((__force gfp_t)BIT(___GFP_UNUSED_BIT))
@@ -97,8 +108,9 @@
 #include "arch/table.h"
 
 /*
- * The preferred node of a fault in @vma: the node of the CPU, or the one that the application's
- * memory policy prefers. NUMA_NO_NODE if the policy prefers none.
+ * Returns the node that a fault in @vma prefers: the one that the application's
+ * memory policy prefers, else the node of the CPU. NUMA_NO_NODE if the memory
+ * policy has no single one.
  */
 #ifdef CONFIG_NUMA
 #define mmp_preferred_node(vma) ({					\
@@ -111,7 +123,10 @@
 					 NUMA_NO_NODE;			\
 })
 
-/* The nodes that @vma may allocate from; the allocator tries no others, even if these are full. */
+/*
+ * Returns the nodes that @vma may allocate from. The allocator uses no other,
+ * even if they are full.
+ */
 #define mmp_allowed_nodes(vma) ({					\
 	const struct mempolicy *policy = (vma)->vm_policy;		\
 									\
@@ -127,7 +142,7 @@
 #define mmp_vma_policy(vma)	((void)(vma), NULL)
 #endif
 
-/* The task that owns @mm, or NULL. Context: RCU read side. */
+/* Returns the task that owns @mm, or NULL. Context: RCU read side. */
 #ifdef CONFIG_MEMCG
 #define mmp_mm_owner(mm)	rcu_dereference((mm)->owner)
 #else
@@ -152,14 +167,17 @@
 #define mmp_thp_disabled(vma)	vma_thp_disabled(vma, (vma)->vm_flags)
 #endif
 
-/* Flags of a folio without a reference; the folio may be freed, so no assertion is made. */
+/*
+ * Reads the flags of a folio that may be freed at any time, so without the
+ * kernel's assertions.
+ */
 #if MMP_HAVE_FOLIO_FLAGS_IN_STRUCT
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags.f)
 #else
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
 #endif
 
-/* The cgroup's id below 65,536. */
+/* Returns the id of a cgroup, which is below 65,536. */
 #if MMP_HAVE_MEMCG_PRIVATE_ID
 #define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
 #else
@@ -220,8 +238,9 @@
 #define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
 
 /*
- * Sizes for which khugepaged is started; and whether its scan of a range asks
- * for allowed orders and accepts that there are none.
+ * Sizes for which the kernel starts khugepaged. MMP_COLLAPSE_ASKS: khugepaged
+ * asks for the allowed orders of each range that it scans, and skips the range
+ * if there are none.
  */
 #if MMP_HAVE_COLLAPSE_TO_ALL_SIZES
 #define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON
@@ -232,8 +251,9 @@
 #endif
 
 /*
- * Protects the other VMAs of the process inside madvise(), until mmp_vmas_unlock(). Newer
- * kernels hold only the lock of the advised VMA there.
+ * Lock the other VMAs of the process during madvise(), until mmp_vmas_unlock().
+ * Newer kernels hold only the lock of the advised VMA there; older ones hold
+ * mmap_lock, which protects all.
  */
 #if MMP_MADVISE_LOCKS_VMA
 #define mmp_vmas_trylock(mm)	mmap_read_trylock(mm)

@@ -101,7 +101,7 @@ static int core_parse_params(const struct mmp_policy **active)
 
 /*
  * Unloads the module. Removes the files first, so that no write begins, and
- * then the hooks. Memory that callbacks dereference is freed after the last
+ * then detaches the hooks. Frees memory that callbacks use only after the last
  * callback has returned.
  */
 static void core_free_all(void)

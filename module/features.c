@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Probes of the kernel's headers; the module does not link this file. features.sh compiles it
- * once and writes MMP_HAVE_<name> into features.h: 0 for a line with an error, else 1.
- * compat.h uses the results.
+ * Probes of the kernel's headers; the module does not link this file.
+ * features.sh compiles it once, and writes MMP_HAVE_<name> into features.h for
+ * each TRY() line: 0 if the line has an error, else 1. compat.h uses the
+ * results.
  */
 #include <linux/bpf.h>
 #include <linux/ftrace.h>

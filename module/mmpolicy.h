@@ -20,7 +20,7 @@ struct mmp_decision;
 enum mmp_lazy_answer;
 struct mmp_profile;
 
-#define MMP_SWITCH	"switch"	/* the unit of a knob that is 0 or 1 */
+#define MMP_SWITCH	"switch"	/* unit of a knob that is 0 or 1 */
 #define MMP_ORDER	"order: 2^n pages"
 #define MMP_AVAILABLE	"percent of the node's memory, or of the limit"
 

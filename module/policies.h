@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * All policies, in the order in which sysfs lists them. The word "stock" stands for no policy,
- * so it has no line. A file that includes this list defines MMP_POLICY() first.
+ * All policies, in the order in which sysfs lists them. "stock" means that a
+ * point has no policy, so it has no line here. A file that includes this list
+ * defines MMP_POLICY() first.
  */
 MMP_POLICY(anon_order, adaptive)
 MMP_POLICY(anon_order, fixed)

@@ -11,7 +11,7 @@
 
 /**
  * struct mmp_bpf_slot - holds one BPF program
- * @ops: the program; %NULL answers stock
+ * @ops: the program; while it is %NULL, the policy answers stock
  * @owner: the registered struct_ops; under slots_lock
  * @held: reference to the program, kept until no CPU can be running it; %NULL in a free slot.
  *	Under mmp_lock.

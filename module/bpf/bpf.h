@@ -50,9 +50,9 @@ struct mmp_told {
  * @address: address of the fault
  * @start: start of its VMA
  * @end: end of its VMA
- * @knob: values of the policy's knobs in the profile of the process; aligned, so that two are
- *	copied at a time
- * @site: place in the fault path that asks
+ * @knob: values of the policy's knobs in the profile of the process; aligned, so that the compiler
+ *	copies two at a time
+ * @site: place in the fault path that calls the program: enum mm_policy_site, or %MMP_BPF_COPY
  * @vmf: the fault, for the kfuncs
  */
 struct mmp_fault {
@@ -86,7 +86,7 @@ enum mmp_bpf_effort {
  * @knob: values of the policy's knobs in the profile of the process
  * @stock: the kernel's own choice: %MMP_BPF_RELAXED if it compacts and reclaims, else
  *	%MMP_BPF_LIGHT
- * @madvised: does the VMA have MADV_HUGEPAGE?
+ * @madvised: 1 if the VMA has MADV_HUGEPAGE, else 0
  */
 struct mmp_effort {
 	struct mmp_told told;
@@ -103,7 +103,10 @@ struct mmp_effort {
  */
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
-/* Whether a program is asked before an attempt, or notified of its result. */
+/*
+ * Tells whether a program is called before an attempt, or after it with the
+ * result.
+ */
 enum mmp_bpf_when { MMP_BPF_BEFORE, MMP_BPF_FAILED, MMP_BPF_SUCCEEDED };
 
 /**
@@ -113,11 +116,11 @@ enum mmp_bpf_when { MMP_BPF_BEFORE, MMP_BPF_FAILED, MMP_BPF_SUCCEEDED };
  * @free: free pages of the zone
  * @scanned: pages that the attempt has scanned; 0 before it
  * @knob: values of the policy's knobs in the profile of the process
- * @when: before the attempt, or its result; after the attempt the answer is ignored
+ * @when: enum mmp_bpf_when; after the attempt, the answer of the program is ignored
  * @zone: number of the zone, below 65,536
  * @order: requested order
- * @movable: is the requested folio movable? Movable and unmovable folios use different
- *	pageblocks.
+ * @movable: 1 if the requested folio is movable, else 0; movable and unmovable folios use different
+ *	pageblocks
  * @stock: the kernel's own choice, as an answer; set before the attempt only
  */
 struct mmp_compaction {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The struct_ops of programs that are policies: rules for the verifier, registration and
- * removal.
+ * The struct_ops of programs that are policies: rules for the verifier,
+ * registration and removal.
  *
- * The module calls the program directly, so it needs a reference. init_member() can take one,
- * as the program's fd is still known then. But a map may be freed without registration, and no
- * callback reports that. So latest_prog keeps the reference of the latest program. Registration
- * takes it over. Otherwise a worker drops it once it is the only reference left, as no map has
- * the program then.
+ * The module calls the program directly, so it needs a reference to it.
+ * ops_init_member() takes one, because only there the program's fd is known.
+ * But user space may free the struct_ops map without ever registering it, and
+ * no callback reports that. So latest_prog keeps the reference of the latest
+ * program. Registration takes the reference over. Without registration, a
+ * worker drops it once it is the only reference left, because then no map has
+ * the program any more.
  */
 #include <linux/bpf.h>
 #include <linux/bpf_verifier.h>
@@ -61,8 +63,9 @@ static struct bpf_prog *ops_take(const void *ops)
 }
 
 /*
- * Takes a reference to the program behind an fd. Another thread may have reused the fd, so its
- * type is checked again.
+ * Takes a reference to the program behind an fd. Another thread may have
+ * replaced the file of this fd after the kernel checked it, so this checks the
+ * program again.
  */
 static int ops_keep(const struct btf_type *t, struct mmp_bpf_ops *to, int file)
 {
@@ -154,8 +157,8 @@ static int ops_init_member(const struct btf_type *t, const struct btf_member *me
 
 /*
  * Returns 0, or an errno for an instruction that can run for longer than the
- * verifier has counted. The errno tells the command which instruction it is,
- * see REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py.
+ * verifier has counted. Each errno stands for one kind of instruction;
+ * REFUSED_MEMBER in userspace/src/mmpolicy/host/bpf.py has their texts.
  */
 static int ops_check_insn(const struct bpf_insn *insn)
 {
@@ -173,11 +176,11 @@ static int ops_check_insn(const struct bpf_insn *insn)
 }
 
 /*
- * Checks the instructions of a program. It runs with preemption off, so it must
- * not sleep and must not take long. The verifier walks through each iteration
- * of a plain loop, so plain loops end soon. Other loops can be very long:
- * ops_helper() lacks helpers with callbacks, timers and tail calls, and
- * ops_check_insn() refuses the rest.
+ * Checks the instructions of a program. The program runs with preemption off,
+ * so it must not sleep and must end soon. The verifier walks through each
+ * iteration of a plain loop, which bounds such loops. Other loops can be very
+ * long. ops_helper() offers no helper with callbacks, timers or tail calls, and
+ * ops_check_insn() refuses the other instructions that loop.
  */
 static int ops_check_member(const struct btf_type *t, const struct btf_member *member,
 			    const struct bpf_prog *prog)

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Kfuncs about page tables; surroundings.c has the others. A kfunc returns a count or a truth
- * value, never an address or a page table entry, and takes bounded time.
+ * Kfuncs about page tables; surroundings.c has the others. A kfunc returns a
+ * number or a boolean, never an address or a page table entry, and takes
+ * bounded time.
  *
- * The verifier accepts only the fault that the program was given: see struct mmp_fault.
+ * The verifier accepts only the fault that the module has passed to the
+ * program, see struct mmp_told.
  */
 #include <linux/btf.h>
 #include <linux/btf_ids.h>
@@ -129,8 +131,8 @@ BTF_ID_FLAGS(func, mmp_bpf_error, MMP_TRUSTED_ARGS)
 BTF_KFUNCS_END(bpf_questions)
 
 /*
- * Kfuncs for struct_ops. Any struct_ops may call them, but only the module
- * hands out their arguments.
+ * Registers the kfuncs for all struct_ops. Programs of other struct_ops may
+ * name them, but only the module hands out the arguments that they take.
  */
 static const struct btf_kfunc_id_set bpf_question_set = {
 	.owner = THIS_MODULE,

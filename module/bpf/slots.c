@@ -2,9 +2,10 @@
 /*
  * Assigns programs to slots, and removes them.
  *
- * A program may disappear at any time: its link is detached, or its loader has exited. From
- * then on the slot answers stock, which needs neither memory nor mmp_lock. A worker puts the
- * profiles to stock afterwards.
+ * A program may disappear at any time, because its link is detached or its
+ * loader has exited. The slot answers stock from then on, which needs neither
+ * memory nor mmp_lock. Afterwards a worker sets the profiles with this policy
+ * to stock.
  */
 #include <linux/cleanup.h>
 #include <linux/filter.h>
@@ -63,7 +64,10 @@ static void slot_set_knobs(struct mmp_bpf_slot *slot, const struct mmp_bpf_knob 
 	policy->nr_knobs = nr;
 }
 
-/* Puts the profiles of a slot without a program to stock, and frees the slot. */
+/*
+ * Sets all profiles with the policy of a slot to stock, and frees the slot.
+ * Does nothing if the slot has a program or is free.
+ */
 static int slot_tidy(struct mmp_bpf_slot *slot)
 {
 	struct mmp_policy *policy = slot_policy(slot);
@@ -156,8 +160,8 @@ static int slot_check(enum mm_policy_point point, const struct mmp_bpf_ops *ops)
 }
 
 /*
- * Returns true if the name is used by a policy of the point, or by any other
- * program. Users name a program by its name alone.
+ * Returns true if a policy of the point, or a program of any point, has this
+ * name. Commands name a program without its point.
  */
 static bool slot_name_is_taken(enum mm_policy_point point, const char *name)
 {
@@ -258,7 +262,7 @@ int mmp_bpf_replace(const struct mmp_bpf_ops *ops, const void *old, struct bpf_p
 }
 
 /**
- * mmp_bpf_unreg - stop calling a program that is detached
+ * mmp_bpf_unreg - stop calling a program whose link is detached
  * @ops: the program
  *
  * Context: never waits. The kernel keeps @ops for a grace period after this.
@@ -310,8 +314,8 @@ void mmp_bpf_slots_init(const char *lacks)
 }
 
 /*
- * Waits for the worker at unload. All programs are gone, but the slot of the
- * last one may not be freed yet.
+ * Waits for the worker at unload. All programs are gone by then, but the worker
+ * may not have freed the slot of the last one.
  */
 void mmp_bpf_slots_exit(void)
 {

@@ -32,8 +32,8 @@ __bpf_kfunc u64 mmp_bpf_free(const struct mmp_told *told, u32 order)
 
 /*
  * Returns the owner of the address space, whose cgroup also selects the
- * profile; NULL if the owner has exited. A debugger that writes to the memory
- * is not the owner.
+ * profile; NULL if the owner has exited. If a debugger writes to the memory of
+ * a process, the process is the owner.
  */
 static struct task_struct *bpf_owner(const struct mmp_told *told)
 {

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bulk/adaptive: the size with the least cost per page, found by trial.
+ * bulk/adaptive: the refill size with the lowest cost per page, found by trial.
  *
- * Each CPU climbs a hill: it compares its current size with the next smaller or larger one
- * and moves to the size with the lower cost per page. The two sizes alternate in blocks of
- * equal numbers of pages, in random order, because the cost of a page depends on the moment:
- * sometimes the per-CPU free list is empty, and that refill pays for filling it. The CPU sums
- * the differences of pairs of blocks until the sum exceeds noise, by a self-normalised t-test
- * (de la Pena, Lai and Shao, "Self-Normalized Processes", 2009). The test needs no estimate of
- * the noise, and a single outlier, such as an interrupt, cannot decide it.
+ * Each CPU climbs a hill: it compares its current size with the next smaller or
+ * larger one, and moves to the size with the lower cost per page. A pair of
+ * blocks of equal numbers of pages uses one size each, in random order, because
+ * the cost of a page depends on the moment: if the per-CPU free list happens to
+ * be empty, that refill pays for filling it. The CPU sums the differences of
+ * these pairs until the sum exceeds noise, by a self-normalised t-test (de la
+ * Pena, Lai and Shao, "Self-Normalized Processes", 2009). The test needs no
+ * estimate of the noise, and a single outlier, such as an interrupt, cannot
+ * decide it.
  *
- * Of two sizes with equal cost the smaller one wins, as it leaves fewer pages unused.
+ * Of two sizes with equal cost the smaller one wins, as it leaves fewer pages
+ * unused.
  */
 #include <linux/bits.h>
 #include <linux/minmax.h>
@@ -238,8 +241,9 @@ static void bulk_rest_block(struct climb *c, s64 cost)
 }
 
 /*
- * Handles a block whose refills returned few pages, because the zone is near
- * its watermark: a larger size cannot be better, and a smaller one is no worse.
+ * Handles a block whose refills returned few of the pages requested, because
+ * the zone is near its watermark. A larger size cannot help then, and a smaller
+ * one costs no more, so this steps down.
  */
 static void bulk_short_block(struct climb *c)
 {
@@ -255,8 +259,8 @@ static void bulk_short_block(struct climb *c)
 }
 
 /*
- * Returns the current size. A refill outside softirq may be interrupted by
- * another one; the worst effect is a longer pause between timings.
+ * Returns the current size. Where softirqs are on, another refill may interrupt
+ * this one; the worst effect is a longer pause between timings.
  */
 static unsigned int bulk_adaptive(int nid, const u32 *knob, bool *timed)
 {

@@ -50,8 +50,8 @@ struct refill {
 static DEFINE_PER_CPU(struct refill, refill);
 
 /*
- * Starts timing a refill. With softirqs off, it stays on its CPU, and no other
- * refill interrupts it. Other refills are not timed.
+ * Starts timing a refill, but only with softirqs off: the refill then stays on
+ * its CPU, and no other refill interrupts it.
  */
 static void bulk_begin_timing(const struct mmp_policy *policy)
 {
@@ -97,8 +97,9 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 }
 
 /*
- * Implements &mm_policy_ops.bulk_done. All counters are raised here, because a
- * refill that began before the hook was attached has had no mmp_bulk_pages().
+ * Implements &mm_policy_ops.bulk_done. Counts here rather than in
+ * mmp_bulk_pages(), because a refill that began before the hook was turned on
+ * has not called the latter.
  */
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 {

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * compact/budget: direct compaction as long as it pays for the pages it scans.
+ * compact/budget: direct compaction as long as its results are worth the pages
+ * that it scans.
  *
- * A profile has an account for each order in each zone: the pages scanned there without a
- * result. An attempt adds its scanned pages, a success takes off scan_per_page for each page
- * of the result, and time takes off scan_per_ms. While the account exceeds its limit, the zone
- * is skipped. So the length of a pause follows the cost of the attempts; the deferral of mm
- * itself, which stays in force, only counts attempts.
+ * A profile has an account for each order in each zone: the number of pages
+ * scanned without a result. An attempt adds the pages that it has scanned, a
+ * success subtracts scan_per_page for each page of the allocated folio, and
+ * each millisecond subtracts scan_per_ms. While the account exceeds
+ * scan_ahead_percent of the zone, the zone is skipped. So the length of a pause
+ * follows the cost of the attempts. The deferral of mm itself, which stays in
+ * force, only counts attempts.
  *
- * When much memory has become free since the last attempt, the account is stale: it is
- * emptied, and a deferral ends.
+ * If much memory has become free since the last attempt, the account is out of
+ * date: it is emptied, and a deferral ends.
  *
- * Scans of other profiles are not on the account. So two profiles, such as the arms of an
- * experiment, neither pay for each other nor wait for each other.
+ * The account has no scans of other profiles. So two profiles, such as the arms
+ * of an experiment, do not pay for each other's scans or wait for each other's
+ * pauses.
  */
 #include <linux/jiffies.h>
 #include <linux/minmax.h>

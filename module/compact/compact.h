@@ -13,9 +13,10 @@
  * @scanned: pages scanned without a result
  * @free: free pages of the zone after the last attempt
  * @when: jiffies at the last attempt
- * @era: era of the accounts at the last attempt; an account of an earlier era counts as empty
+ * @era: value of the counter "era" (budget.c) at the last attempt; an account of an earlier era
+ *	counts as empty
  *
- * Tasks that compact write it without a lock: of two concurrent attempts one may be lost.
+ * Tasks that compact write it without a lock, so one of two concurrent attempts may not be counted.
  */
 struct mmp_account {
 	u64 scanned;
@@ -36,8 +37,8 @@ struct mmp_accounts {
 /**
  * struct mmp_attempt - an attempt of direct compaction
  * @zone: the zone to compact
- * @order: order of the allocation that waits
- * @gfp: flags of the allocation that waits
+ * @order: order of the allocation that needs the compaction
+ * @gfp: flags of that allocation
  * @stock: decision of mm itself; valid before the attempt only
  * @nodes: the accounts of the profile that decides, by node
  */

@@ -2,11 +2,12 @@
 /*
  * compact/eager: direct compaction even where it has failed lately.
  *
- * When mm has deferred compaction for long, it drops its skip hints and scans all blocks
- * again. Attempts that ignore the deferral would never reach that point and would skip the
- * same blocks for ever. So one attempt in restart_attempts scans all blocks. The choice is
- * random, because zones and modes of compaction alternate and a counter would always pick the
- * same one.
+ * After a long deferral, mm drops its skip hints and scans all pageblocks
+ * again. Attempts that ignore the deferral would never get there, and would
+ * skip the same pageblocks for ever. So one deferred attempt in
+ * restart_attempts scans all pageblocks. It is chosen at random: zones and
+ * modes of compaction alternate, so a counter would always choose the same zone
+ * and mode.
  */
 #include <linux/random.h>
 

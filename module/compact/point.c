@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The point compact: whether direct compaction is worth it. */
+/* The point compact: decides whether direct compaction is worth an attempt. */
 #include <linux/mmzone.h>
 #include <linux/string.h>
 
@@ -42,8 +42,9 @@ static const char *const counters[] = {
 static struct mmp_stamps stamps;
 
 /*
- * Clears the start times of attempts when the point is switched off, as
- * attempts in progress then never report their end.
+ * Resets state of the last time that the point was on: the accounts of budget,
+ * and the start times of attempts that never reported their end because the
+ * point was switched off in between.
  */
 static void compact_switched(bool on)
 {

@@ -133,9 +133,9 @@ static void binding_on_rmdir(void *unused, struct cgroup *cgroup, const char *pa
 /*
  * Binds the child of a bound process to the parent's profile. The child does
  * not run yet, so no CPU has cached its profile. If the allocation fails, the
- * child is not bound and the binding of its cgroup applies. The entry is
- * charged to the cgroup; at the cgroup's limit it is allocated uncharged, as
- * otherwise each fork would lose the binding.
+ * child is not bound, and the binding of its cgroup applies. The binding is
+ * charged to the cgroup of the parent; if that is at its limit, the binding is
+ * allocated without a charge, because the child would be unbound otherwise.
  */
 static void binding_on_fork(void *unused, struct task_struct *parent,
 			    struct task_struct *child)
@@ -170,7 +170,7 @@ static struct mmp_event events[] = {
 };
 
 /**
- * mmp_bindings_settle - unregister tracepoints and lookups that no binding needs
+ * mmp_bindings_settle - detach the tracepoints, and disable the lookups, that no binding needs
  *
  * Context: under mmp_lock; may sleep.
  */

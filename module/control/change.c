@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Serialises and permits all writes to the module's files: each write holds
- * mmp_lock and calls mmp_may_change().
+ * The lock of all changes, and the check that each write to a file makes: a
+ * writer holds mmp_lock and calls mmp_may_change().
  */
 #include "control.h"
 

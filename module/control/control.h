@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Control plane: profiles, bindings, switches, and their files. Each file here calls only
- * files above it in this list, and no point or policy calls any.
+ * Control plane: profiles, bindings, switches, and their files. Each file below
+ * calls only files that stand above it in this list. Points and policies call
+ * none of them.
  *
- * Every change is made under mmp_lock, which the store of any file may take. A holder of
- * mmp_lock must not wait for the provider, or for a resource that user space can hold. Files
- * are removed without mmp_lock, as removing a file waits for its stores.
+ * Every change is made under mmp_lock, and a write to any file may take this
+ * lock. So a holder of mmp_lock must not wait for the provider, nor for a
+ * resource that user space can hold. Removing a file waits for its writers, so
+ * files are removed without mmp_lock.
  */
 #ifndef MMPOLICY_CONTROL_H
 #define MMPOLICY_CONTROL_H
@@ -49,7 +51,7 @@ const struct mmp_policy *mmp_policy_find(enum mm_policy_point point,
 #define for_each_policy(policy, i)					\
 	for ((i) = 0; ((policy) = mmp_parts->policies[i]); (i)++)
 
-/* switches.c: turns hooks on and off */
+/* switches.c: the static keys of the hooks */
 const char *mmp_policy_lacks(const struct mmp_policy *policy);
 void mmp_switch_hooked(enum mm_policy_point point);
 int mmp_switch_ready(enum mm_policy_point point);

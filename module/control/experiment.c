@@ -42,7 +42,9 @@ static void experiment_time(bool on)
 	mmp_switch_hold(MM_POLICY_ANON_ORDER, on);
 }
 
-/* Ends the experiment. The counts of units stay readable until the next start. */
+/*
+ * Stops the experiment. The counts of units stay readable until the next start.
+ */
 static void experiment_stop(void)
 {
 	struct mmp_experiment *old = experiment_running();
@@ -155,7 +157,7 @@ void mmp_experiment_units(struct seq_file *m)
 	seq_printf(m, "full %d\n", units && READ_ONCE(units->full));
 }
 
-/* Its files */
+/* Files of the experiment */
 
 static int experiment_may_set_up(void)
 {

@@ -7,7 +7,9 @@
 
 #include "control.h"
 
-/* A sysfs directory of a point, of a policy or, if @knob is set, of a knob. */
+/*
+ * A sysfs directory of a point, of a policy, or of a knob (@knob is set then).
+ */
 struct knob_dir {
 	struct kobject kobj;
 	struct list_head node;

@@ -26,8 +26,8 @@ static unsigned int lease_ms;		/* under lease_lock */
 static u64 deadline;			/* in jiffies; under lease_lock */
 
 /*
- * Returns everything to stock if the lease has expired. A renewal may have
- * extended it while this worker waited for the lock.
+ * Returns everything to stock if the lease has expired. While this worker
+ * waited for the lock, a renewal may have extended the lease.
  */
 static void lease_expire(struct work_struct *work)
 {

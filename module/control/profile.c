@@ -38,8 +38,8 @@ static bool profile_any_has(enum mm_policy_point point, bool shadow)
 
 /*
  * Returns the largest order that the profile's anon_order policy may request:
- * the policy's fixed max_order, or else the value of its first knob, or 0
- * without knobs.
+ * the policy's fixed max_order if it has one, else the value of its first knob;
+ * 0 for a policy without either.
  */
 static unsigned int profile_max_order(const struct mmp_settings *settings)
 {
@@ -109,8 +109,8 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 }
 
 /*
- * Attaches the hooks of a policy's point. Detaches them again if a signal
- * interrupts the wait.
+ * Attaches the hooks of a policy's point. If a signal ends the wait, detaches
+ * them again.
  */
 static int profile_get_ready(const struct mmp_policy *policy)
 {
@@ -124,8 +124,8 @@ static int profile_get_ready(const struct mmp_policy *policy)
 }
 
 /*
- * Sets the policy or shadow of a point. Under mmp_lock; the caller frees
- * *@scratch if it is not NULL afterwards.
+ * Sets the policy or shadow of a point. Under mmp_lock. If *@scratch is still
+ * set afterwards, the point did not need it, and the caller frees it.
  */
 static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 			      const struct mmp_policy *policy, bool shadow, void **scratch)

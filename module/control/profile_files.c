@@ -351,7 +351,10 @@ int mmp_profile_files_init(struct kobject *parent)
 	       sysfs_create_files(profiles, create_files);
 }
 
-/* Removes the files "create" and "delete", so no profile is made or deleted after this. */
+/*
+ * Removes the files "create" and "delete". No profile can be made or deleted
+ * afterwards.
+ */
 void mmp_profile_files_freeze(void)
 {
 	if (profiles)

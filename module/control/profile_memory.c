@@ -10,8 +10,8 @@
 #include "control.h"
 
 /*
- * Allocates the scratch memory that a point needs with @policy. The caller does not hold
- * mmp_lock yet, so that reclaim delays no other writer.
+ * Allocates the scratch memory that a point needs with @policy. Called before
+ * mmp_lock is taken, so that other writers do not wait for reclaim.
  */
 void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *policy)
 {
@@ -20,7 +20,10 @@ void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *poli
 	return size ? kvzalloc(size, GFP_KERNEL | __GFP_NOWARN) : NULL;
 }
 
-/* Gives *@scratch to the point unless it has scratch memory; else the caller frees *@scratch. */
+/*
+ * Hands *@scratch to the point and clears it. If the point has scratch memory
+ * already, leaves *@scratch to the caller, who frees it.
+ */
 void mmp_scratch_use(enum mm_policy_point point, void **scratch)
 {
 	if (!mmp_parts->points[point]->scratch)
@@ -37,7 +40,10 @@ void mmp_profile_free_memory(struct mmp_profile *profile)
 	free_percpu(profile->counters);
 }
 
-/* Allocates the counters and the state per node. After -ENOMEM the caller frees both too. */
+/*
+ * Allocates the counters and the state per node of a profile. On -ENOMEM, the
+ * caller calls mmp_profile_free_memory().
+ */
 int mmp_profile_make_memory(struct mmp_profile *profile)
 {
 	size_t nr = mmp_nr_counters + MMP_FAULT_POINTS * MMP_FAULT_COUNTERS;

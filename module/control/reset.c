@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reset: a write to the file "reset", an expiry of the lease, or unload
- * restores the state after load.
+ * Reset: restores the state after load, at a write to the file "reset", when
+ * the lease expires, or at unload.
  *
  * The first half of a reset turns all hooks off at once. It allocates no memory
- * and does not take mmp_lock. The second half restores settings and drops
- * bindings in a worker, after the last writer has released mmp_lock.
+ * and does not take mmp_lock, so no writer can delay it. The second half waits
+ * until the current writer has released mmp_lock, and then restores settings
+ * and drops bindings. After an expiry, a worker runs it.
  *
- * After an expiry, all writes but the acknowledgment fail: the process that
- * missed its lease may still be writing, or may restart without noticing.
+ * After an expiry, all writes fail until an administrator writes to "reset":
+ * the process that missed its lease may still be writing, or may restart
+ * without noticing.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -68,8 +70,8 @@ static void point_error_set(enum mm_policy_point point, const char *text)
 }
 
 /**
- * mmp_point_ready - handle that the kernel's hooks of a point have been
- * attached
+ * mmp_point_ready - turn a point on once its hooks are attached, and clear its error
+ *
  * @point: the point
  *
  * Context: may sleep, but never takes mmp_lock.
@@ -82,7 +84,10 @@ void mmp_point_ready(enum mm_policy_point point)
 		*point_error.text = '\0';
 }
 
-/* Returns the state to show during a reset, when all hooks are off. */
+/*
+ * Returns the state to show while a reset runs. All hooks are off then, so
+ * "active" and "attaching" become "detaching".
+ */
 static const char *state_meanwhile(void)
 {
 	const char *now = state_now();
@@ -102,7 +107,10 @@ static void reset_begin(void)
 	mmp_switches_halt();
 }
 
-/* Puts all points to stock, then drops the experiment, bindings and lease. Under mmp_lock. */
+/*
+ * Sets all points to stock; drops the experiment, all bindings and the lease.
+ * Under mmp_lock.
+ */
 static void reset_all(void)
 {
 	mmp_profiles_to_stock();

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* All settings of the module, and the index of each in a snapshot of settings. */
+/*
+ * All settings of the module, and the index of each value in struct
+ * mmp_settings.
+ */
 #include <linux/overflow.h>
 #include <linux/slab.h>
 #include <linux/string.h>

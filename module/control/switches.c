@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * Switches of the points: they turn the static keys of the hooks on and off. A
- * hook is on while some profile has a policy at its point and the kernel calls
- * the module there. During a reset, all hooks are off.
+ * hook is on while some profile has a policy at its point and the provider has
+ * attached its hooks. During a reset, all hooks are off.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -155,7 +155,7 @@ void mmp_switch_set(enum mm_policy_point point, bool on)
 
 /**
  * mmp_switch_orders - set the orders that policies of anon_order may request
- * @orders: bitmap of orders
+ * @orders: bitmap of orders; during a reset, policies may request none
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -202,7 +202,7 @@ void mmp_switch_hold(enum mm_policy_point point, bool on)
 }
 
 /*
- * Returns true if the hook of a point is needed by a policy or by
+ * Returns true if the hook of a point is needed, by a policy or since
  * mmp_switch_hold(). Under mmp_lock.
  */
 bool mmp_switch_is_on(enum mm_policy_point point)

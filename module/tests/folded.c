@@ -2,13 +2,16 @@
 /*
  * For tests alone: reads the page table entries of a process, without helpers
  * of the kernel that change or combine them. A PID written to the debugfs file
- * mmpolicy_folded selects the process. Reading the file then prints four counts
- * of the first and last blocks of its large anonymous folios: all such blocks;
- * the folded ones; blocks with a witness (the first or last page of the folio
- * has a clear accessed bit, while the inner pages of the block have it set);
- * and folded blocks with a witness. Each block is read under the lock of its
- * page table. With plant=1, the module first clears the accessed bit of the
- * first page of each folded block.
+ * mmpolicy_folded selects the process, and reading the file prints four counts
+ * of the first and last blocks of its large anonymous folios:
+ *
+ * "blocks": all such blocks. "folded": the folded ones. "witnesses": those in
+ * which the first or last page of the folio has a clear accessed bit, and all
+ * inner pages have it set. "wrong": blocks that are both, which must not exist.
+ *
+ * Each block is read under the lock of its page table. With plant=1, the module
+ * first clears the accessed bit of the first page of each folded block, to
+ * check that the test finds it.
  */
 #include <linux/debugfs.h>
 #include <linux/mm.h>

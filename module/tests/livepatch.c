@@ -21,8 +21,9 @@ static unsigned long no_orders(struct vm_area_struct *vma, unsigned long vm_flag
 }
 
 /*
- * Target type of the static call below. It jumps to the code behind the patched
- * function's ftrace call, so arguments and result do not matter.
+ * Target type of the static call below. The call jumps to the code right after
+ * the ftrace call of the patched function, so this function's arguments and
+ * result do not matter.
  */
 static void nothing(void)
 {

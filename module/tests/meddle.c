@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: simulates bugs of other code that affect ftrace. With kill=1, ftrace turns
- * itself off, as after an internal error. With unpatch=FUNCTION, a NOP replaces the call that
- * ftrace patches in, until this module is unloaded; the function must not be patched until
- * then. With change=FUNCTION, the next instruction is replaced for as long; the function must
- * not be called until then. With rename=NAME, the last letter of this name in the kernel's BTF
- * is changed for as long. With newer=1, the first type in BTF has a kind that does not exist.
+ * For tests alone: simulates bugs of other code that affect ftrace. kill=1:
+ * ftrace turns itself off, as after an internal error. The other changes last
+ * until this module is unloaded. unpatch=FUNCTION: a NOP replaces the call that
+ * ftrace has patched into the function; nothing else may patch the function in
+ * the meantime. change=FUNCTION: the instruction after that call is replaced;
+ * nothing may call the function in the meantime. rename=NAME: the last letter
+ * of this name in the kernel's BTF is changed. newer=1: the first type in BTF
+ * gets a kind that does not exist.
  */
 #include <linux/io.h>
 #include <linux/kprobes.h>

@@ -77,8 +77,8 @@ static struct page *get_one(const struct run *run)
 }
 
 /*
- * Returns a page as if a socket still held a reference, so the pool releases
- * it.
+ * Returns a page to the pool with a second reference, as if a socket still held
+ * it. So the pool releases the page instead of keeping it.
  */
 static void put_one(const struct run *run, struct page *page)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: while it is loaded, each task that attaches or detaches a probe of a
- * tracepoint waits, as it might when memory is short.
+ * For tests alone: while this module attaches its probe to its own tracepoint,
+ * it sleeps under the lock of all tracepoints. So each other task that attaches
+ * or detaches a probe waits, as it might when memory is short.
  */
 #include <linux/delay.h>
 #include <linux/module.h>

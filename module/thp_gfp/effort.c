@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Counts and times direct compaction and reclaim of the whole system
- * ("efforts") by tracepoints, because no hook reports them.
+ * Counts and times, system-wide, the efforts to allocate memory: direct
+ * compaction, direct reclaim and wake-ups of kswapd. It uses tracepoints,
+ * because no hook reports these.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -84,7 +85,10 @@ static void effort_kswapd_is_woken(void *unused, int nid, int zid, int order, gf
 	effort_count_reclaim(MMP_EFFORT_KSWAPD, order ? gfp : 0);
 }
 
-/* Counts compaction by user tasks, for large folios and for base pages. */
+/*
+ * Counts pages scanned by compaction in user tasks, for allocations of large
+ * folios and of base pages.
+ */
 static void effort_migrate_scanned(void *unused, unsigned long start_pfn,
 				   unsigned long end_pfn, unsigned long nr_scanned,
 				   unsigned long nr_taken)

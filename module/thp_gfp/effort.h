@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Efforts of the whole system to allocate: direct compaction, direct reclaim,
- * wake-ups of kswapd.
+ * Efforts of the whole system to allocate memory: direct compaction, direct
+ * reclaim, wake-ups of kswapd.
  */
 #ifndef MMPOLICY_EFFORT_H
 #define MMPOLICY_EFFORT_H
@@ -32,7 +32,10 @@ enum {
 
 void mmp_effort_watch(const struct mmp_point *point, unsigned int first);
 
-/* Start times of the first effort of each attempt to allocate a large folio. */
+/*
+ * Start times: when each task began its first effort for the large folio that
+ * it is allocating.
+ */
 extern struct mmp_stamps mmp_effort_stamps;
 
 /**

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/only_compact: compacts the preferred node once, reclaims nothing, and tries no other
- * node. The preferred node is the node of the CPU, or the application's (MPOL_PREFERRED).
+ * thp_gfp/only_compact: compacts the preferred node once, reclaims nothing, and
+ * tries no other node. The preferred node is the one that the application's
+ * memory policy prefers (MPOL_PREFERRED), else the node of the CPU.
  *
- * "Option 1" of Andrea Arcangeli's "mm: thp: fix MADV_HUGEPAGE vs node reclaim",
- * 2018.
+ * "Option 1" of Andrea Arcangeli's "mm: thp: fix MADV_HUGEPAGE vs node
+ * reclaim", 2018.
  */
 #include <linux/gfp.h>
 

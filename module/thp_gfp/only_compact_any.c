@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp/only_compact_any: tries the preferred node first, while it has pages to spare, then
- * all allowed nodes. Compacts each once, the preferred node up to twice, as the second round
- * includes it. Reclaims nothing.
+ * thp_gfp/only_compact_any: tries the preferred node first, if it has free
+ * pages to spare, then all allowed nodes. Compacts each node once; the
+ * preferred node may be compacted twice, as the second round includes it.
+ * Reclaims nothing.
  */
 #include <linux/gfp.h>
 

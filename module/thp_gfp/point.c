@@ -83,8 +83,8 @@ gfp_t mmp_thp_gfp(struct vm_area_struct *vma, gfp_t gfp)
 	if (static_branch_unlikely(&mmp_timing))
 		mmp_fault_asked(MM_POLICY_THP_GFP);
 	/*
-	 * Drops a start time that MADV_COLLAPSE has left, as it does not belong
-	 * to a fault.
+	 * Drops a start time that MADV_COLLAPSE has left: its allocation does
+	 * not belong to a fault.
 	 */
 	mmp_effort_ends();
 	if (!policy) {

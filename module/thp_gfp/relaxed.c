@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * thp_gfp/relaxed: allocates on any node, with compaction and reclaim, even if
- * sysfs "defrag" forbids it. Only areas with MADV_HUGEPAGE try more than once.
+ * sysfs "defrag" forbids it. The allocator tries more than once only in areas
+ * with MADV_HUGEPAGE.
  *
  * "Option 2" of Andrea Arcangeli's "mm: thp: fix MADV_HUGEPAGE vs node
  * reclaim", 2018.
