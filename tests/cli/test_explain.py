@@ -200,13 +200,13 @@ BESIDE = "faults had fully used memory nearby"
         (seen(run_=19, alone=81), 1 << 30, "stock", None,
          (f"0% {UNUSED}", f"19 of 100 {BESIDE}", "large folios would be rare, or wasted")),
         (seen(run_=99, cap=900, unused=11), 1 << 30, "adaptive", 2,
-         (f"11% {UNUSED}", "folios up to 16 kB are in use")),
+         (f"11% {UNUSED}", "so folios above 16 kB are not recommended")),
         (replace(seen(run_=20, alone=80), large=Counter()), 1 << 20, "adaptive", 4,
          (f"20 of 100 {BESIDE}", "its largest area has 1 MiB")),
         (in_use({2: 0, 3: 10, 4: 90, 5: 0}), 0, "adaptive", 3,
-         (f"25% {UNUSED}", "folios up to 32 kB are in use")),
+         (f"25% {UNUSED}", "so folios above 32 kB are not recommended")),
         (in_use({4: 10, 5: 99}), 0, "adaptive", 4,
-         (f"55% {UNUSED}", "folios up to 64 kB are in use")),
+         (f"55% {UNUSED}", "so folios above 64 kB are not recommended")),
     ],
 )  # fmt: skip
 def test_advice(

@@ -184,7 +184,7 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
     found = reach(Tree(), pid, Holds(Tree(), limit_s=1e-9))
     assert found.barriers == ()
     (text,) = found.unknown
-    assert "would stop it for more than" in text and "MiB of it are advised" in text
+    assert "madvise() flags of " in text and "would stop the process for more than" in text
 
 
 def test_many_processes(start: Start) -> None:

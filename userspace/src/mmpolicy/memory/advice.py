@@ -40,7 +40,8 @@ def advise(whole: Explained, largest: int) -> Advice | None:
         if whole.unused_share <= MUCH_UNUSED:
             return None
         order = _order_in_use(whole)
-        return Advice(ADAPTIVE, order, (*told, f"folios up to {size(order)} are in use"))
+        limit = f"so folios above {size(order)} are not recommended"
+        return Advice(ADAPTIVE, order, (*told, limit))
     told = told if whole.large else []
     told.append(f"{dense} of {judged} faults had fully used memory nearby")
     if dense < DENSE * judged:
@@ -57,6 +58,6 @@ def _judged(seen: Wanted) -> int:
 
 
 def _order_in_use(whole: Explained) -> int:
-    """Return the largest order in use of which few pages are unused."""
+    """Return the largest order, up to 64 kB, in which few pages are unused; 16 kB if none is."""
     good = [order for order, n in whole.large.items() if whole.unused[order] <= MUCH_UNUSED * n]
     return max([SMALLEST, *(order for order in good if order <= USUAL)])

@@ -2,10 +2,11 @@
 """Find memory of a process that a policy for large folios cannot reach, with the reason.
 
 A program can forbid large folios for itself, or ask for them in some of its memory; no policy
-decides there. Most users do not know that their program does so. So memory out of reach is
-reported with its share, the likely cause by name, and the remedy. A cause is named only if the
-process shows a sign of it. Small shares, which every program has (its code, the stacks of its
-threads), are not reported.
+decides there. Most users do not know that their program does so. In this package, a "barrier" is
+one such reason, with the memory that it puts out of reach. A barrier is reported with its share of
+the process's memory, the likely cause by name, and the remedy. A cause is named only if the process
+shows a sign of it. Small shares, which every program has (its code, the stacks of its threads), are
+not reported.
 """
 
 from __future__ import annotations
@@ -367,7 +368,7 @@ def reach(
         advised, unknown = _advised(tree, space, areas)
         found |= advised
     elif sizes.thp_enabled:
-        unknown.append(f"how much of it is advised (madvise); mmpolicy explain {pid} looks at that")
+        unknown.append(f"how much memory has madvise() flags; mmpolicy explain {pid} tells")
     if override or own_sizes:
         found.pop("advised", None)
     barriers = [
@@ -420,8 +421,8 @@ def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int]
         found["except_advised"] = excepted
     unknown = []
     if dark >= MUCH_KIB:
-        text = f"whether {dark >> 10} MiB of it are advised (madvise): reading smaps would stop"
-        unknown.append(f"{text} it for more than {space.holds.limit_s * 1000:g} ms")
+        stop = f"would stop the process for more than {space.holds.limit_s * 1000:g} ms"
+        unknown.append(f"the madvise() flags of {dark >> 10} MiB, as reading smaps {stop}")
     return found, unknown
 
 
