@@ -76,7 +76,7 @@ struct mmp_knob {
  *	which may be %NUMA_NO_NODE. Preemption is off, softirqs may be on.
  *	Setting *@timed requests a call of @bulk_done.
  * @bulk_done: bulk: reports the result of a refill and its duration in ticks of
- *	get_cycles(). Softirqs have been off since @bulk_pages, on the same
+ *	get_cycles(). Softirqs have been off since @bulk_pages, on one
  *	CPU. Not called for refills for tasks, which may sleep.
  * @madv_free: madv_free: returns how to free a range of an anonymous VMA, and
  *	why; context as for &mm_policy_ops.madv_free_eager

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * compact: after an attempt that failed, nobody tries it again until the pages that it has scanned
- * are paid for by time. A success ends that.
+ * compact: after a failed attempt, the zone is not compacted for a time that
+ * grows with the pages that the attempt has scanned (us_per_page). A success
+ * ends the pause.
  */
 #include "mmpolicy.bpf.h"
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The largest size that the area has room for, and of which there are free blocks. */
+/*
+ * Requests the largest size that fits into the area, and of which more than
+ * "spare" blocks are free.
+ */
 #include "mmpolicy.bpf.h"
 
 enum { MAX_ORDER, SPARE };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * 64 kB where the 64 kB before or after have been used: at least 14 of their 16 pages. Else a
- * page, as memory that is used here and there is cheapest in pages. Where 64 kB do not fit around
- * the fault, the kernel takes the largest size that does.
+ * Requests 64 kB if the 64 kB before or after the fault were used: at least 14
+ * of their 16 pages. Else requests a page, because memory with gaps is cheapest
+ * in single pages. Where 64 kB do not fit around the fault, the kernel takes
+ * the largest size that does.
  *
- * MMP_IF_NEAR spares most faults of sparse access the question.
+ * With MMP_IF_NEAR, most faults of sparse access do not call the program.
  */
 #include "mmpolicy.bpf.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * thp_gfp: a large folio may cost who asked for it with MADV_HUGEPAGE a compaction, and nobody the
- * memory of others. While the cgroup waits for memory, what is free is taken, and no more.
+ * thp_gfp: memory with MADV_HUGEPAGE may be compacted for a large folio, but no
+ * other memory is reclaimed for it. All other memory, and a cgroup that stalls
+ * on memory, gets a large folio only from free memory.
  */
 #include "mmpolicy.bpf.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* 64 kB for each fault, as the policy fixed of the module. */
+/* Requests 64 kB for each fault, like the policy fixed of the module. */
 #include "mmpolicy.bpf.h"
 
 MMP_ORDER(order)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Learns of each process whether it fills what it touches. One 64 kB of 16 has pages in any case:
- * whether those were filled tells what to do with the 15 after them.
+ * Learns for each process whether it fills the memory that it touches. The
+ * first 64 kB block of each 16 blocks always gets single pages. Whether the
+ * process has filled that block decides the size in the other 15.
  */
 #include "mmpolicy.bpf.h"
 
-#define LEAST	14	/* pages of the 16 of a block that is filled */
-#define MOST	8	/* so that a process that changes is noticed */
-#define GAPS	4	/* a block with gaps counts for so many that were filled */
+#define LEAST	14	/* a block of 16 pages with so many used ones is filled */
+#define MOST	8	/* limits the lead, so that a change shows soon */
+#define GAPS	4	/* filled blocks that make up for one block with gaps */
 
 enum { LEAD };
 
@@ -20,7 +21,7 @@ struct {
 
 MMP_ORDER(order)
 {
-	const __s64 back = fault->address >> 16 & 15;	/* blocks to the one that tells */
+	const __s64 back = fault->address >> 16 & 15;	/* blocks back to the first one */
 	__u32 process = bpf_get_current_pid_tgid() >> 32;
 	__s64 *lead = bpf_map_lookup_elem(&leads, &process), none = 0;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * 2 MB for one process, and pages for all others, as the sample of BPF-THP decides by the mm.
+ * Requests 2 MB for one process, and pages for all others.
  *
  * mmpolicy set anon_order per_process pid=$(pidof redis-server)
  */

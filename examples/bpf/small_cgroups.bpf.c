@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * 64 kB, but pages in small cgroups and in those that wait for memory, as mthp_ext does it.
+ * Requests 64 kB, but pages in small cgroups, and in cgroups that stall on
+ * memory, as mthp_ext does.
  *
- * The root cgroup counts as small: the kernel does not count its pages.
+ * The root cgroup counts as small, because the kernel does not count its pages.
  */
 #include "mmpolicy.bpf.h"
 

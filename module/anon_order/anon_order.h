@@ -180,7 +180,7 @@ mmp_entries_of(const struct mmp_place *place, unsigned long addr,
 /**
  * mmp_entries - find the page table entry of an address near the fault
  * @place: position of the fault
- * @addr: an address in the same VMA, as only page tables of this VMA cannot be
+ * @addr: an address in this VMA, as only page tables of this VMA cannot be
  *	freed during the fault
  * @leaf: set if there is no page table: to the state of the huge page, or to
  *	%MMP_EMPTY

@@ -33,7 +33,7 @@ static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
 
 /*
  * Returns true if 2^@order pages right before or right after @index were
- * written since the fork. Both must be in the same page table.
+ * written since the fork. All must be in one page table.
  */
 static bool written_beside(const pte_t *table, unsigned long index, unsigned int order,
 			   unsigned int least)

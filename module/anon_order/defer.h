@@ -7,7 +7,7 @@
  * (compaction_deferred() in mm/compaction.c).
  *
  * Each CPU keeps its own state and restarts for another process. If a task
- * moves to another CPU meanwhile, only the counts are slightly wrong.
+ * moves to another CPU, only the counts are slightly wrong.
  */
 #ifndef MMPOLICY_DEFER_H
 #define MMPOLICY_DEFER_H

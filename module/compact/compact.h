@@ -38,7 +38,7 @@ struct mmp_accounts {
  * struct mmp_attempt - an attempt of direct compaction
  * @zone: the zone to compact
  * @order: order of the allocation that needs the compaction
- * @gfp: flags of that allocation
+ * @gfp: its flags
  * @stock: decision of mm itself; valid before the attempt only
  * @nodes: the accounts of the profile that decides, by node
  */

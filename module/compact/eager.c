@@ -4,10 +4,10 @@
  *
  * After a long deferral, mm drops its skip hints and scans all pageblocks
  * again. Attempts that ignore the deferral would never get there, and would
- * skip the same pageblocks for ever. So one deferred attempt in
+ * skip the hinted pageblocks for ever. So one deferred attempt in
  * restart_attempts scans all pageblocks. It is chosen at random: zones and
- * modes of compaction alternate, so a counter would always choose the same zone
- * and mode.
+ * modes of compaction alternate, so a counter might always choose one zone and
+ * one mode.
  */
 #include <linux/random.h>
 

@@ -62,7 +62,7 @@ static void binding_remove(struct mmp_binding *b)
 }
 
 /*
- * Moves a binding to another profile. A fault at the same time uses either the
+ * Moves a binding to another profile. A concurrent fault uses either the
  * old or the new profile.
  */
 static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)

@@ -24,7 +24,7 @@ static unsigned long hooks_on;
 static unsigned long hooks_wanted;
 /* points whose hooks stay on without a policy; under mmp_lock */
 static unsigned long hooks_held;
-/* resets in progress; hooks stay off meanwhile; under switches_lock */
+/* resets in progress, during which hooks stay off; under switches_lock */
 static unsigned int halts;
 static unsigned long points_ready;	/* points whose switched(true) was called; under mmp_lock */
 

@@ -227,7 +227,7 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 
 /*
  * Adds @pages to their area; the sums include them already. If the area had
- * counted some of these pages before, subtracts those from the sums.
+ * counted some pages before, subtracts those from the sums.
  */
 static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
 		     unsigned long *looks)

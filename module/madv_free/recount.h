@@ -12,7 +12,7 @@
 /**
  * struct tracked - a process whose lazily freed pages are counted
  * @node: in the hash table of all tracked processes
- * @listed: in the list of processes not counted yet, or of those counted
+ * @listed: in the list of uncounted processes, or in that of counted ones
  * @rcu: frees it after the last reader
  * @lock: protects @lazy
  * @known: counted once, so pages lazily freed before tracking began are

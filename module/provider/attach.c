@@ -61,8 +61,8 @@ bool mmp_provider_hooked(enum mm_policy_point point)
 }
 
 /*
- * Returns true while a point's hooks are attached that no profile needs any
- * more.
+ * Returns true while hooks of a point are attached, or being detached, that no
+ * profile needs now.
  */
 bool mmp_provider_detaching(void)
 {

@@ -196,7 +196,7 @@ int mmp_call_begin(struct mmp_call *call)
 DEFINE_PER_CPU(long, mmp_inside);
 
 /*
- * Returns true if a task is inside an entry. No task enters any more, so the
+ * Returns true if a task is inside an entry. No task enters now, so the
  * sum only falls. A task that leaves during the sum may still be counted, but
  * no task inside is missed.
  */

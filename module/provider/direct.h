@@ -206,7 +206,7 @@ DECLARE_PER_CPU(struct mmp_question, mmp_question);
 
 /*
  * ask.c: the last task on this CPU whose faults no policy decides, and the
- * counter of these faults
+ * counter of its faults
  */
 DECLARE_PER_CPU(struct mmp_latest, mmp_undecided);
 /* address of the counter, as for u64 __percpu * */

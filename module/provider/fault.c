@@ -271,7 +271,7 @@ static int order_mapped(pte_t entry, unsigned long address)
 
 /*
  * Clears the accessed bits of the first and last page of a folio, except the
- * faulting one. policy_mapped() in the kernel's hooks does the same. @pte is
+ * faulting one. policy_mapped() in the kernel's hooks does so too. @pte is
  * the entry of the faulting page.
  */
 static __always_inline void make_ends_old(const struct vm_fault *vmf, pte_t *pte, int order)
@@ -298,7 +298,7 @@ static void tell_mapped(struct vm_fault *vmf, pte_t *pte)
 
 /*
  * Reports the folio that the page table shows. The page table may have been
- * freed meanwhile, so this locks it as the kernel does: it takes the lock and
+ * freed by now, so this locks it as the kernel does: it takes the lock and
  * reads the PMD again.
  *
  * Context: preemption is off.

@@ -28,7 +28,7 @@
 enum { ALWAYS, MADVISE, INHERIT, MODES };
 
 static unsigned long *enabled[MODES];	/* the kernel's variables: bitmaps of orders */
-static spinlock_t *enabled_lock;	/* the kernel's lock of these variables */
+static spinlock_t *enabled_lock;	/* the kernel's lock of the variables */
 static unsigned long *global;		/* transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 

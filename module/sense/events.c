@@ -6,8 +6,8 @@
 #include "events.h"
 
 /*
- * Finds a tracepoint by name, as the kernel exports no symbols of these
- * tracepoints.
+ * Finds a tracepoint by name, as the kernel exports no symbols of the
+ * tracepoints used here.
  */
 static void event_note(struct tracepoint *tp, void *events)
 {

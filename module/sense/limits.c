@@ -179,7 +179,7 @@ static struct cgroup_subsys_state *limits_next(struct walk *walk,
 }
 
 /*
- * Yields the CPU during a walk. If the cgroup is removed meanwhile, its pointer
+ * Yields the CPU during a walk. If the cgroup is removed in between, its pointer
  * to the next cgroup stays valid, so the walk can go on.
  */
 static void limits_rest(struct cgroup_subsys_state *css)

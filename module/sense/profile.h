@@ -42,8 +42,8 @@ struct mmp_stats {
 /**
  * struct mmp_profile - a named set of policies and knob values
  * @name: name in sysfs and debugfs
- * @node: in the list of all profiles; once deleted, in the list of those to be
- *	freed
+ * @node: in the list of all profiles; once deleted, in the list of profiles to
+ *	free
  * @users: number of bindings and of arms of the experiment that use it
  * @gone: refuses writes: some of its files are still missing, or it is deleted;
  *	under mmp_lock

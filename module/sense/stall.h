@@ -12,7 +12,7 @@
 #define MMP_MIN_STALL	12	/* log2 of ns: the first bucket also counts times below 8 us */
 #define MMP_MAX_STALL	31	/* log2 of ns: the last bucket also counts times above 2 s */
 
-/* Names of these counters, for a table of counters from index @first on. */
+/* Names of the counters of a stall, for a table of counters from index @first on. */
 #define MMP_STALL_COUNTERS(first)					\
 	[first] = "stall_ns",						\
 	"stall_ns_log2_12", "stall_ns_log2_13", "stall_ns_log2_14",	\

@@ -21,7 +21,7 @@ enum {
 	MMP_EFFORTS,
 };
 
-/* Names of these counters, for a table of counters from index @first on. */
+/* Names of the counters of efforts, for a table of counters from index @first on. */
 #define MMP_EFFORT_COUNTERS(first)					\
 	[(first) + MMP_EFFORT_RECLAIM] = "reclaim_large", "reclaim_base", \
 	[(first) + MMP_EFFORT_MEMCG] = "memcg_reclaim_large",		\

@@ -6,10 +6,10 @@
  * mmpolicy-bpf replace OBJECT FOLDER	verify, register in place of FOLDER/POINT/NAME
  * mmpolicy-bpf verify OBJECT FOLDER	verify only
  *
- * The object is read from standard input; the names of its maps begin with OBJECT. With one more
- * argument, the policy must have that name. The program prints the name of the policy. If it fails,
- * the last line of standard error is "refused STEP ERRNO", preceded by the messages of libbpf and
- * the verifier.
+ * The program reads the object file from standard input; OBJECT is its name, with which the names
+ * of its maps begin. With one more argument, the policy must have that name. On success, the
+ * program prints the name of the policy. If it fails, the last line of standard error is
+ * "refused STEP ERRNO", after the messages of libbpf and of the verifier.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -27,7 +27,10 @@ static int print(enum libbpf_print_level level, const char *format, va_list args
 	return level <= LIBBPF_WARN ? vfprintf(stderr, format, args) : 0;
 }
 
-/* The failed call has set errno, or the step alone explains the failure. */
+/*
+ * Exits with the line "refused STEP ERRNO" unless @ok. If the step alone
+ * explains the failure, the errno means nothing.
+ */
 static void check(int ok, const char *step)
 {
 	if (ok)
@@ -36,7 +39,10 @@ static void check(int ok, const char *step)
 	exit(1);
 }
 
-/* Returns the only policy of an object, which must load nothing else. */
+/*
+ * Returns the only policy of an object. The object must not have any other
+ * program or policy.
+ */
 static struct bpf_map *policy_of(const struct bpf_object *object)
 {
 	struct bpf_map *map, *found = NULL;
@@ -54,7 +60,7 @@ static struct bpf_map *policy_of(const struct bpf_object *object)
 	return found;
 }
 
-/* Finds the point of the policy: its type is mmp_POINT_ops. */
+/* Finds the point of the policy by the name of its type, mmp_POINT_ops. */
 static void point_of(const struct btf *btf, const struct btf_type *type, char point[64])
 {
 	const char *name = type ? btf__name_by_offset(btf, type->name_off) : "";
@@ -65,7 +71,9 @@ static void point_of(const struct btf *btf, const struct btf_type *type, char po
 	point[end - 8] = '\0';
 }
 
-/* Returns the name of the policy, at the offset given by the object's types. */
+/*
+ * Returns the name of the policy, a member whose offset the object's BTF gives.
+ */
 static const char *name_of(const struct btf *btf, const struct btf_type *type,
 			   const struct bpf_map *map)
 {

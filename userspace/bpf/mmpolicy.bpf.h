@@ -37,8 +37,9 @@ enum bpf_map_type {
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 /*
- * The contexts have the layout of the module's (module/bpf/bpf.h), as `./dev replay` shares them.
- * struct mmp_told is their first member, and only an argument of the kfuncs.
+ * The context structs have the layout of the module's (module/bpf/bpf.h),
+ * because `./dev replay` passes the module's to programs. Their first member,
+ * struct mmp_told, is only an argument of kfuncs.
  */
 struct mmp_told {
 	const void *ops;
@@ -46,8 +47,9 @@ struct mmp_told {
 };
 
 /*
- * anon_order: a fault in anonymous memory. @start and @end are those of the VMA, @site is one of
- * MMP_AT_*, @knob has the values of the policy's knobs in the profile of the process.
+ * anon_order: a fault in anonymous memory. @start and @end are the bounds of
+ * its VMA, @site is one of MMP_AT_*, and @knob has the values of the policy's
+ * knobs in the profile of the process.
  */
 struct mmp_fault {
 	struct mmp_told told;
@@ -59,8 +61,9 @@ struct mmp_fault {
 };
 
 /*
- * thp_gfp: a fault needs a large folio. @stock is MMP_RELAXED if the kernel by itself compacts and
- * reclaims for it, else MMP_LIGHT; @madvised is 1 after MADV_HUGEPAGE.
+ * thp_gfp: a fault needs a large folio. @stock is the kernel's own choice:
+ * MMP_RELAXED if it compacts and reclaims for the folio, else MMP_LIGHT.
+ * @madvised is 1 after MADV_HUGEPAGE.
  */
 struct mmp_effort {
 	struct mmp_told told;
@@ -72,11 +75,12 @@ struct mmp_effort {
 };
 
 /*
- * compact: called before and after an attempt to compact a zone, see @when. The zone has @pages
- * pages, @free of them free. @zone is its number, below 65,536, @order is the requested order,
- * @movable is 1 if that folio would be movable. @stock, an answer, is the kernel's own decision.
- * @scanned counts the pages that the attempt has scanned; an attempt that found none to scan is not
- * reported.
+ * compact: called before and after an attempt to compact a zone, see @when.
+ * @pages is the number of pages of the zone, @free of its free pages, @zone its
+ * number, below 65,536. @order is the requested order, @movable is 1 if the
+ * requested folio is movable. @stock is the kernel's own decision, as an
+ * answer. @scanned is the number of pages that the attempt has scanned; an
+ * attempt that found none to scan is not reported.
  */
 struct mmp_compaction {
 	struct mmp_told told;
@@ -91,7 +95,9 @@ struct mmp_compaction {
 	__u32 stock;
 };
 
-/* A number that the user can set, in each profile. All fields are checked at load. */
+/*
+ * A number that users can set in each profile. All members are checked at load.
+ */
 struct mmp_bpf_knob {
 	char name[24];
 	char unit[24];
@@ -102,9 +108,10 @@ struct mmp_bpf_knob {
 };
 
 /*
- * The policy of a point. All members but its function are checked at load: @name has a-z, 0-9 and
- * _, @version is MMP_VERSION, @knobs is optional. For anon_order, @max_order is 2 to 9 and @flags
- * is MMP_IF_NEAR or 0.
+ * The policy of a point. All members except the function are checked at load:
+ * @name consists of a-z, 0-9 and _, @version is MMP_VERSION, @knobs is
+ * optional. For anon_order, @max_order is 2 to 9 and @flags is MMP_IF_NEAR or
+ * 0.
  */
 struct mmp_anon_order_ops {
 	__u32 (*order)(const struct mmp_fault *fault);
@@ -141,17 +148,26 @@ enum {
 	MMP_AT_COPY,	/* a write to shared memory */
 };
 
-/* Reasons, each with a counter of the point. */
+/* Reasons of an answer. The point has a counter for each. */
 enum { MMP_CAP, MMP_DENSE_NEIGHBOUR, MMP_NO_ROOM, MMP_NO_NEIGHBOUR, MMP_SPARSE_NEIGHBOUR };
 
-/* An order of 0 to 9, 4 for 64 kB, and its reason. Orders above max_order are cut and counted. */
+/*
+ * An answer: the order, 0 to 9 (4 is 64 kB), and its reason. Orders above
+ * max_order are lowered to it.
+ */
 #define MMP_ANSWER(order, reason)	((__u32)(order) | (__u32)(reason) << 16)
 
-/* Answer of thp_gfp and compact: as the kernel by itself. Invalid answers mean this one. */
+/*
+ * Answer of thp_gfp and compact: the kernel's own choice. Invalid answers have
+ * this effect, too.
+ */
 #define MMP_STOCK	0
 /* Answers of thp_gfp, see docs/policies/thp_gfp.md. */
 enum { MMP_LIGHT = 1, MMP_ONLY_COMPACT, MMP_ONLY_COMPACT_ANY, MMP_RELAXED };
-/* Answers of compact: skip the zone, compact it, or compact also blocks that failed lately. */
+/*
+ * Answers of compact: skip the zone, compact it, or also compact pageblocks
+ * that failed lately.
+ */
 enum { MMP_DEFER = 1, MMP_TRY, MMP_TRY_ALL };
 /* mmp_compaction.when. After an attempt, the answer is ignored. */
 enum { MMP_BEFORE, MMP_FAILED, MMP_SUCCEEDED };
@@ -159,38 +175,61 @@ enum { MMP_BEFORE, MMP_FAILED, MMP_SUCCEEDED };
 /* Kfuncs for anon_order only. */
 
 /*
- * Returns how many of @pages pages, at most 64, were used; they begin @first pages from the fault.
+ * Counts the used pages among @pages pages, at most 64, that begin @first pages
+ * after the fault (before it, if negative).
  */
 extern __u32 mmp_bpf_used(const struct mmp_fault *fault, __s64 first, __u32 pages) __ksym;
-/* Returns how many of these pages are present, used or not. */
+/* Counts the present pages, used or not; arguments as for mmp_bpf_used(). */
 extern __u32 mmp_bpf_mapped(const struct mmp_fault *fault, __s64 first, __u32 pages) __ksym;
-/* Tells if @least of 16 pages were used in an aligned 64 kB, @blocks from that of the fault. */
+/*
+ * Returns 1 if at least @least of the 16 pages of an aligned 64 kB block were
+ * used, else 0. The block lies @blocks blocks after the block of the fault
+ * (before it, if negative).
+ */
 extern __u32 mmp_bpf_full(const struct mmp_fault *fault, __s64 blocks, __u32 least) __ksym;
 
 /* Kfuncs for all points. */
 
-/* Returns the number of free blocks of 2^@order pages on the node of this CPU. */
+/*
+ * Returns the number of free blocks of 2^@order pages on the node of this CPU.
+ * A larger free block counts as several.
+ */
 extern __u64 mmp_bpf_free(const struct mmp_told *told, __u32 order) __ksym;
-/* Returns the number of pages of the process's cgroup, 0 in the root cgroup. */
+/*
+ * Returns the number of pages charged to the cgroup of the process; 0 in the
+ * root cgroup.
+ */
 extern __u64 mmp_bpf_cgroup_pages(const struct mmp_told *told) __ksym;
-/* Returns the percentage of the last 10 s in which its tasks waited for memory, 0 in the root. */
+/*
+ * Returns the share of the last 10 s, in percent, in which tasks of the cgroup
+ * of the process waited for memory (PSI "some"); 0 in the root cgroup.
+ */
 extern __u32 mmp_bpf_pressure(const struct mmp_told *told) __ksym;
-/* Gives up: everything that uses this policy goes to stock. @text is a static const char[]. */
+/*
+ * Reports an error: all profiles with this policy go to stock. @text is a
+ * static const char[].
+ */
 extern void mmp_bpf_error(const struct mmp_told *told, const char *text) __ksym;
 
-/* These take the context of any point. */
+/* Let the kfuncs above take the context of any point. */
 #define mmp_bpf_free(told, order)	mmp_bpf_free((const void *)(told), order)
 #define mmp_bpf_cgroup_pages(told)	mmp_bpf_cgroup_pages((const void *)(told))
 #define mmp_bpf_pressure(told)		mmp_bpf_pressure((const void *)(told))
 #define mmp_bpf_error(told, text)	mmp_bpf_error((const void *)(told), text)
 
-/* Returns the offset of a fault, in pages, from the start of its aligned 2^@order pages. */
+/*
+ * Returns the offset of a fault, in pages, from the start of the aligned block
+ * of 2^@order pages around it.
+ */
 static inline __s64 mmp_into(const struct mmp_fault *fault, __u32 order)
 {
 	return fault->address >> 12 & ((1ULL << order) - 1);
 }
 
-/* Prefix of a function that answers for a policy of anon_order, thp_gfp or compact. */
+/*
+ * Begin the definition of a program's function, for anon_order, thp_gfp or
+ * compact.
+ */
 #define MMP_ORDER(name)		MMP_FUNCTION(name, mmp_fault, fault)
 #define MMP_EFFORT(name)	MMP_FUNCTION(name, mmp_effort, effort)
 #define MMP_COMPACT(name)	MMP_FUNCTION(name, mmp_compaction, compaction)
@@ -207,7 +246,10 @@ static inline __attribute__((always_inline)) __u32 name##_of(const struct type *
 /* Defines the policy: MMP_POLICY(fixed, .order = (void *)order, .max_order = 4); */
 #define MMP_POLICY(policy, ...)		MMP_POLICY_OF(anon_order, policy, __VA_ARGS__)
 
-/* For another point: MMP_POLICY_OF(thp_gfp, light, .effort = (void *)effort); */
+/*
+ * Defines a policy of another point: MMP_POLICY_OF(thp_gfp, light, .effort =
+ * (void *)effort);
+ */
 #define MMP_POLICY_OF(point, policy, ...)				\
 SEC(".struct_ops.link")							\
 struct mmp_##point##_ops policy = {					\

@@ -156,7 +156,7 @@ MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free
 /*
  * One entry shared by rarely called functions, because ftrace waits for all
  * tasks once per entry that it detaches. The address where the hooked function
- * continues identifies the function; the C tables have the same order. If no
+ * continues identifies the function; the C tables have this order, too. If no
  * table has the address, the hooked function continues.
  */
 SYM_CODE_START(mmp_entry_rare)

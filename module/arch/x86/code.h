@@ -31,7 +31,7 @@ static inline bool mmp_code_jumps_on_condition(u32 opcode)
  *
  * Such an instruction says nothing about the source, and the next boot may put
  * another one of this list in its place: a NOP for a call, or a call for a
- * return. The same instruction from the compiler is left out, too.
+ * return. The list leaves out such instructions of the compiler, too.
  *
  * Return: true if the instruction must be left out.
  */

@@ -153,7 +153,7 @@ MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free, rdi
 /*
  * One entry shared by rarely called functions, because ftrace waits for all
  * tasks once per entry that it detaches. The return address identifies the
- * function; the C tables have the same order. If a livepatch has changed it,
+ * function; the C tables have this order, too. If a livepatch has changed it,
  * the hooked function continues.
  */
 SYM_START(mmp_entry_rare, SYM_L_GLOBAL, SYM_F_ALIGN)
