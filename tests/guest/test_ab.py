@@ -100,9 +100,9 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
 
 
-# True effects are found, under icount, whose clock jumps while the guest waits: an idle second
-# takes no time, and a read from the host takes some. So blocks are long, and a jump is a small part
-# of them.
+# True effects are found. Under icount the clock jumps while the guest waits: an idle second takes
+# no time, and a read from the host takes some. So blocks are long, and a jump is a small part of
+# one.
 
 OPTIONS = "--design switchback --aa-pairs 2 --pairs 12 --lease 1h --cmd-timeout 1h"
 LONG_BLOCKS = f"{OPTIONS} --block 100 --washout 20 --interval 80"

@@ -27,7 +27,9 @@ def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
 
 
 def test_what_was_mapped_is_counted(loaded: Guest) -> None:
-    """By size; the program has other large folios too."""
+    """Counters of allocated folios grow by those of the area; the program has other large folios,
+    too.
+    """
     switch(loaded, "fixed", max_order=5)
     before = counters(loaded)["allocated_order_5"]
     assert folios(loaded, DENSE) == [{5: 4096}]
@@ -42,7 +44,9 @@ def test_fixed_without_large_orders(loaded: Guest, cap: int) -> None:
 
 
 def test_fixed_takes_what_fits(loaded: Guest) -> None:
-    """If the cap does not fit into the VMA, the next smaller order is used."""
+    """If a folio of the cap does not fit into the VMA, the fault gets the next smaller size that
+    fits.
+    """
     switch(loaded, "fixed", max_order=9)
     assert folios(loaded, "map 788 touch 0 788 folios 0 788") == [{9: 512, 8: 256, 4: 16, 2: 4}]
 
@@ -90,7 +94,7 @@ def test_stock_obeys_sysfs(loaded: Guest) -> None:
 
 
 def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
-    """Unloading disables the sizes, whatever policy is active."""
+    """Unloading disables the sizes that policies had enabled, whatever policy was active."""
     switch(loaded, "fixed", max_order=4)
     assert folios(loaded, DENSE) == [{4: 4096}]
     must(loaded, "rmmod mmpolicy")
@@ -110,7 +114,7 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     assert found == [{4: 512}, {0: 512}, {3: 3072}]
 
 
-# Settings that override a policy
+# Requests of the application that override a policy
 
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
@@ -363,7 +367,9 @@ def test_data_survives(loaded: Guest, scene: str) -> None:
 
 
 def test_neighbours_may_differ(loaded: Guest) -> None:
-    """A hole in a block keeps the rest of it: smaller folios around, none across."""
+    """A hole in a block keeps the rest of the block: smaller folios lie around it, none
+    across it.
+    """
     switch(loaded, "fixed", max_order=9)
     words = "map 1024 touch 300 301 folios 0 1024 verify"
     assert folios(loaded, words) == [{9: 512}]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module on Debian's kernel for clouds of arm64, in emulation: `./dev test --arch arm64`.
+"""The module on Debian's arm64 kernel for clouds, in emulation: `./dev test --arch arm64`.
 
-That runs the tests of other files too, but those that are marked amd64.
+That also runs the tests of other files, except those marked amd64.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_adaptive(loaded: Guest) -> None:
 
 
 def test_untried_build(guest: Guest) -> None:
-    """anon_order says why it is refused, other points work."""
+    """anon_order is refused with the reason, and other points work."""
     must(guest, "modprobe mmpolicy untested=0")
     assert guest.run(f"echo adaptive >{POINT}/policy").rc
     assert "untested=1" in must(guest, f"cat {ROOT}/points/anon_order 2>/dev/null; dmesg | tail -5")
@@ -90,7 +90,7 @@ def test_untried_build(guest: Guest) -> None:
 
 @pytest.mark.flavor(LARGER_PAGES)
 def test_larger_pages(machines: Machines) -> None:
-    """The module refuses with the reason; the command shows memory without it, in these pages."""
+    """The module refuses 16 kB pages with the reason; `map` works without it, and counts them."""
     guest = machines.get(LARGER_PAGES, mem="2G", cpus=2)
     assert must(guest, "python3 -c 'import mmap; print(mmap.PAGESIZE)'") == "16384\n"
     assert guest.run("modprobe mmpolicy untested=1").rc
@@ -105,7 +105,7 @@ def test_larger_pages(machines: Machines) -> None:
     assert found["page_bytes"] == 16384
     assert [{"page": 0, "pages": 16, "kind": "0", "zero": False}] in [
         area["runs"] for area in found["areas"]
-    ]  # 64 pages of the program, which has 4 kB
+    ]  # 64 pages of 4 kB are 16 of this kernel's
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive", "never", "vma_size"])
@@ -130,16 +130,16 @@ def test_unload_under_load(loaded: Guest, policy: str) -> None:
     ],
 )
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
-    """Threads fault while all is switched, and the module is loaded and unloaded."""
+    """Threads fault while policies switch, and while the module is loaded and unloaded."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     storm(guest, rounds, 1, 4, hog_mib=0)
 
 
 def test_what_policies_cost(all_machines: Machines) -> None:
-    """In counted instructions, against sizes off in the same guest.
+    """Counted instructions, relative to all sizes off in the same guest.
 
-    `adaptive`, where it saves little: at most 1.04 of what it costs on amd64.
+    Where `adaptive` saves little, it costs at most 1.04 of its cost on amd64.
     """
     all_machines.end()
     results = Results("arm64", {})
@@ -166,7 +166,7 @@ def test_what_policies_cost(all_machines: Machines) -> None:
 
 @pytest.fixture
 def folded(machines: Machines) -> Guest:
-    """Return a guest of two nodes with swap, the module, and the one that reads entries."""
+    """Return a guest with two nodes, swap, the module, and mmpolicy_folded."""
     guest = machines.get(FLAVOR, mem="2G", cpus=2, nodes=2, swap="1G")
     back_to_boot(guest)
     must(guest, "modprobe mmpolicy untested=1; rmmod mmpolicy_folded; modprobe mmpolicy_folded")
@@ -178,7 +178,7 @@ def folded(machines: Machines) -> Guest:
 
 
 def looked(guest: Guest, looks: int) -> dict[str, int]:
-    """Return what the reader of entries has counted while the program ran."""
+    """Return the counts of mmpolicy_folded for one run of the workload fold."""
     must(guest, f"cat {ENTRIES}")
     must(guest, f"{workload('fold')} {looks} 1")
     words = must(guest, f"cat {ENTRIES}").split()
@@ -186,7 +186,7 @@ def looked(guest: Guest, looks: int) -> dict[str, int]:
 
 
 def test_witnesses_are_not_folded(folded: Guest) -> None:
-    """Outermost pages that a policy watches are in blocks that are not folded, at any moment."""
+    """Under adaptive, the first and last page of a folio are never in a folded block."""
     switch(folded, "adaptive", max_order=4)
     found = looked(folded, 1500)
     assert found["blocks"] > 1_000_000 and found["witnesses"] > 10_000
@@ -194,7 +194,7 @@ def test_witnesses_are_not_folded(folded: Guest) -> None:
 
 
 def test_others_are_folded(folded: Guest) -> None:
-    """Without a policy that judges by use, folios are folded as ever, and nothing is made old."""
+    """At stock and under fixed, folios are folded, and no accessed bit is cleared."""
     must(folded, f"echo always >{THP}/hugepages-64kB/enabled")
     stock = looked(folded, 50)
     switch(folded, "fixed", max_order=4)
@@ -203,7 +203,9 @@ def test_others_are_folded(folded: Guest) -> None:
 
 
 def test_folded_witnesses_are_seen(folded: Guest) -> None:
-    """The reader counts folded blocks that it has given an old page itself."""
+    """With plant=1, mmpolicy_folded reports the folded blocks in which it clears an
+    accessed bit.
+    """
     must(folded, "echo 1 >/sys/module/mmpolicy_folded/parameters/plant")
     switch(folded, "fixed", max_order=4)
     assert looked(folded, 50)["wrong"] > 100

@@ -22,7 +22,7 @@ SMALL = "map 1024 touch 0 1024 folios 0 1024"
 LIMIT_MB = 32
 FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/x86_64-linux-gnu/*.so.*"
 LARGE_FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/gcc/x86_64-linux-gnu/*/cc1"
-# More of the instructions of a fault at order 0: it has fewer of them on arm64.
+# Extra cost allowed on arm64, where a fault at order 0 takes fewer instructions.
 SHORT = {False: 1.07, True: 1.1}
 PLACES = 560  # one page of each 64 kB; as large folios they would exceed the limit
 SPARSE = f"map {16 * PLACES} every 0 {16 * PLACES} 16 folios 0 {16 * PLACES}"

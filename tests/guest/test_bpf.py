@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF, on Debian's own kernel: what they do, and what ends them."""
+"""Policies in BPF on Debian's own kernel: their effect, and everything that ends it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SLOT = f"{ROOT}/bpf/slot0"
 GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name | xargs)" ]; do sleep 0.1; done'
 UNLOAD = f"rm -rf /sys/fs/bpf/mmpolicy; {GONE}"
-# Opens the pin as bpftool does, removes it, and holds what it has until it is told to end.
+# Opens the pin as bpftool does, removes it, and keeps the link open until /run/over exists.
 HOLD = f"""
 import ctypes, os, time
 path = ctypes.create_string_buffer(b"{PINS}/anon_order/fixed64")
@@ -48,13 +48,13 @@ SINGLE, KB64, KB16 = {0: 4096}, {4: 4096}, {2: 4096}
 
 
 def answering(answer: str, name: str = "answering", body: str = "", more: str = "") -> Path:
-    """A policy that gives one answer to all."""
+    """A policy that gives the same answer to every fault."""
     source = SOURCE.replace("hostile", name) % ("", f"{body} return {answer};", more)
     return policy_object(name, source)
 
 
 def ready(machines: Machines, flavor: str) -> Iterator[Guest]:
-    """A guest with the module, and nothing that was loaded before."""
+    """A guest with the module loaded, and without programs of an earlier test."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
     yield guest
@@ -63,7 +63,7 @@ def ready(machines: Machines, flavor: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Iterator[Guest]:
-    """On Debian's own kernels."""
+    """A guest with Debian's own kernels."""
     yield from ready(machines, stock)
 
 
@@ -73,7 +73,7 @@ def guest(machines: Machines, stock: str) -> Iterator[Guest]:
     ]
 )
 def checked(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """On Debian's kernel for clouds, and on one with KASAN and lockdep."""
+    """A guest with Debian's kernel for clouds, or with KASAN and lockdep."""
     yield from ready(machines, request.param)
 
 
@@ -84,15 +84,15 @@ def stats(guest: Guest) -> dict[str, int]:
 
 
 def slot(guest: Guest, name: str) -> str:
-    """What the first slot has."""
+    """The value of a file of the first slot."""
     return must(guest, f"cat {SLOT}/{name}").strip()
 
 
-# What a policy does
+# Effects of a policy
 
 
 def test_fixed(guest: Guest) -> None:
-    """Its folios are those of the policy fixed in C, and it is one of the policies."""
+    """The example is listed as a policy, and gives the folios that fixed in C gives."""
     must(guest, load(example("fixed")))
     assert "fixed64" in must(guest, f"cat {POINT}/policy").split()
     switch(guest, "fixed64")
@@ -102,7 +102,7 @@ def test_fixed(guest: Guest) -> None:
 
 
 def test_block(guest: Guest) -> None:
-    """Large where the memory beside is used: forward almost all, here and there nothing."""
+    """Nearly all forward access gets 64 kB folios; one page in 256 kB gets single pages only."""
     must(guest, load(example("block")))
     switch(guest, "block")
     (dense,) = folios(guest, DENSE)
@@ -114,7 +114,9 @@ def test_block(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_block_asks_as_without_the_flag(guest: Guest) -> None:
-    """MMP_IF_NEAR spares questions, and changes no answer."""
+    """With MMP_IF_NEAR, the program is called for fewer faults, and all folios are as
+    without it.
+    """
     source = (EXAMPLES / "block.bpf.c").read_text()
     always = policy_object("always", source.replace(", .flags = MMP_IF_NEAR", ""))
     found = []
@@ -127,7 +129,7 @@ def test_block_asks_as_without_the_flag(guest: Guest) -> None:
 
 
 def test_questions(guest: Guest) -> None:
-    """Each says what is so: a program reports what is not, and then nothing is large."""
+    """Kfuncs return the truth: the program reports each wrong answer as its error."""
     body = """
     __s64 page = fault->address - fault->start >> 12;
     static const char wrong[] = "a question was answered wrongly";
@@ -169,7 +171,9 @@ assert not os.wait()[1]
 
 
 def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
-    """That of the owner of the memory, which is small, and not that of who writes to it."""
+    """mmp_bpf_cgroup_pages() counts the cgroup of the memory's owner, not that of
+    another writer.
+    """
     large = "mmp_bpf_cgroup_pages(fault) > 16384"
     must(guest, load(answering(f"MMP_ANSWER({large} ? 4 : 0, MMP_CAP)", "by_size")))
     must(guest, f"echo a >{ROOT}/profiles/create")
@@ -182,12 +186,12 @@ def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
     text = must(guest, "cat /sys/kernel/debug/mmpolicy/a/anon_order/stats")
     found = {name: int(value) for name, value in map(str.split, text.splitlines())}
     must(guest, f"echo a >{ROOT}/profiles/delete; rmdir {TOP}/a {TOP}/b")
-    assert found["requested_order_0"] >= 2048  # of 8 MB, and its own
+    assert found["requested_order_0"] >= 2048  # of 8 MB, and of its own memory
     assert found["requested_order_4"] == 0
 
 
 def test_another_version_of_the_header(guest: Guest) -> None:
-    """Members are found by their names, wherever they stand in the header."""
+    """A program built with another layout of the header works, as members are found by name."""
     body = "return MMP_ANSWER(fault->site <= MMP_AT_COPY && !fault->knob[3] ? 4 : 0, MMP_CAP);"
     include = '#include "mmpolicy.bpf.h"'
     moved = f"#define site moved[8]; __u32 site\n{include}\n#undef site"
@@ -207,7 +211,7 @@ def test_another_version_of_the_header(guest: Guest) -> None:
     ],
 )
 def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> None:
-    """Are cut to max_order, with a known reason, and counted."""
+    """A wrong order is lowered to max_order, a wrong reason is replaced, and both are counted."""
     must(guest, load(answering(answer)))
     assert slot(guest, "clamped") == "0"
     switch(guest, "answering")
@@ -217,7 +221,7 @@ def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> N
 
 @pytest.mark.full
 def test_reasons_are_counted(guest: Guest) -> None:
-    """By the counters that C has."""
+    """Reasons and folios of a program appear in the counters that policies in C use."""
     must(guest, load(answering("MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR)")))
     switch(guest, "answering")
     before = stats(guest)
@@ -227,11 +231,11 @@ def test_reasons_are_counted(guest: Guest) -> None:
     assert after["allocated_order_4"] - before["allocated_order_4"] >= 256
 
 
-# Each with another program; a program as a shadow
+# Several programs at a time, and a program as a shadow
 
 
 def test_bound(guest: Guest) -> None:
-    """Two cgroups with a program each; the one that loses its program leaves the other alone."""
+    """Two cgroups have a program each; when one program goes, the other cgroup keeps its own."""
     must(guest, f"{load(example('fixed'))}; {load(answering('2'))}; mkdir -p {TOP}/a {TOP}/b")
     for name, policy in ("a", "fixed64"), ("b", "answering"):
         must(guest, f"echo {name} >{ROOT}/profiles/create; {bind(name, name)}")
@@ -248,7 +252,7 @@ def test_bound(guest: Guest) -> None:
 
 
 def test_shadow(guest: Guest) -> None:
-    """It is asked and counted, and not obeyed."""
+    """A shadow program is called and counted; its answers change no folio."""
     must(
         guest, f"{load(example('fixed'))}; echo never >{POINT}/policy; echo fixed64 >{POINT}/shadow"
     )
@@ -258,15 +262,15 @@ def test_shadow(guest: Guest) -> None:
     assert "[never]" in must(guest, f"cat {POINT}/policy")
 
 
-# What it is told
+# Contexts that a program gets
 
 INSTANCE = "/sys/kernel/tracing/instances/mmpolicy"
-WITH_CTRL_C = "env --default-signal=INT"  # which a shell makes what is in its background ignore
+WITH_CTRL_C = "env --default-signal=INT"  # a shell's background jobs ignore SIGINT
 WATCHED = f"{INSTANCE}/events/mmpolicy/mmpolicy_bpf_anon_order/enable"
 
 
 def answers_of_dense(guest: Guest) -> Counter[tuple[str, str]]:
-    """Return how often what the program was told made it answer what, for the area of DENSE."""
+    """Return how often each result of mmp_bpf_full() led to each order, in the area of DENSE."""
     lines = must(guest, "cat /run/told").splitlines(keepends=True)
     told = [json.loads(line) for line in lines if line.endswith("\n")]
     assert not [each for each in told if "lost" in each]
@@ -281,9 +285,9 @@ def answers_of_dense(guest: Guest) -> Counter[tuple[str, str]]:
 
 
 def test_live(guest: Guest) -> None:
-    """The command shows the answers that made the folios, and the questions before them.
+    """The command shows the answers that led to folios, and the kfunc calls before each answer.
 
-    Another program, which is asked too, is not shown.
+    Answers of another program, which is a shadow, are not shown.
     """
     must(guest, f"{load(example('block'))}; {load(answering('2'))}")
     must(guest, f"echo answering >{POINT}/shadow")
@@ -291,7 +295,7 @@ def test_live(guest: Guest) -> None:
     job = guest.start(f"{WITH_CTRL_C} mmpolicy policy show block --live --json >/run/told")
     must(guest, f"until grep -q 1 {WATCHED}; do sleep 0.1; done")
     (found,) = folios(guest, DENSE)
-    for _ in range(600):  # the command may be slow to get a turn
+    for _ in range(600):  # the command may not get the CPU for a while
         if answers_of_dense(guest)["1", "4"] << 4 >= found[4]:
             break
         time.sleep(0.1)
@@ -303,7 +307,7 @@ def test_live(guest: Guest) -> None:
     assert set(orders) <= {("0", "0"), ("1", "4")}
 
 
-# What ends it
+# Events that end a policy
 
 
 ENDS = {
@@ -315,7 +319,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_ends(guest: Guest, end: str) -> None:
-    """All is stock then, and the module goes when no program is loaded."""
+    """Each end leaves all at stock; the module can be unloaded once no program is loaded."""
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
     must(guest, f"{ENDS[end]}; until grep -q '.stock.' {POINT}/policy; do :; done")
@@ -334,7 +338,7 @@ def test_ends(guest: Guest, end: str) -> None:
 
 @pytest.mark.full
 def test_loader_ends(guest: Guest) -> None:
-    """Without a pin, the policy lasts as long as the process that holds it."""
+    """Without a pin, the policy lasts as long as the process with the open link."""
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
     job = guest.start(f"python3 -c {shlex.quote(HOLD)}")
@@ -352,7 +356,7 @@ def test_loader_ends(guest: Guest) -> None:
 
 
 def test_error(guest: Guest) -> None:
-    """What a program reports is kept, it is asked no more, and a better one can replace it."""
+    """A program that reports an error is not called again; the error stays until a replacement."""
     text = 'static const char text[] = "I give up\\n"; mmp_bpf_error(fault, text);'
     must(guest, load(answering("4", body=text)))
     switch(guest, "answering")
@@ -368,7 +372,7 @@ def test_error(guest: Guest) -> None:
 
 
 def test_replace(guest: Guest) -> None:
-    """Who has the policy keeps it."""
+    """A replacement takes effect in the profiles that have the policy."""
     must(guest, load(answering("4")))
     switch(guest, "answering")
     before = slot(guest, "program")
@@ -383,7 +387,7 @@ LINK_CREATE, LINK_UPDATE = 28, 29  # of the kernel's enum bpf_cmd
 
 
 def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
-    """Between the map and its registration, as where others have the CPU; nothing is refused."""
+    """A loader that stops for 5 s before it registers, as on a busy host, is not refused."""
     late = f"{workload('late')} {{}} 5000 "
     must(guest, late.format(LINK_CREATE) + load(answering("4")))
     switch(guest, "answering")
@@ -392,7 +396,7 @@ def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
 
 
 def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
-    """Its program does not keep the module in for long."""
+    """If a loader is killed before it registers, the module can be unloaded soon after."""
     late = f"{workload('late')} {LINK_CREATE} 600000 {load(answering('4'))}"
     must(
         guest,
@@ -406,7 +410,7 @@ def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_slots(guest: Guest) -> None:
-    """There are four; each name once."""
+    """There are four slots; a freed slot can be used again, and a name is taken only once."""
     for name in "abcd":
         must(guest, load(answering("4", name)))
     assert "refused register 28" in guest.run(load(answering("4", "e"))).out
@@ -417,16 +421,18 @@ def test_slots(guest: Guest) -> None:
     assert must(guest, f"cat {ROOT}/bpf/slot*/name").split() == ["a", "e", "c", "d"]
 
 
-# All of it, again and again, while memory is touched
+# Storms: all of this repeatedly, while programs touch memory
 
 ROUNDS, PIECES = 50, 20
 GIVES_UP = 'static const char t[] = "x"; if (fault->address >> 12 & 1) mmp_bpf_error(fault, t);'
-HERE = "/run/storm"  # in memory, and of few parts: where all is checked, each small read takes ms
+HERE = "/run/storm"  # in memory, as small reads from the host are slow under KASAN
 BTF = "/sys/kernel/btf/vmlinux"
 
 
 def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
-    """Put what a round needs there; the types of the kernel, too, as sysfs gives them by pages."""
+    """Copy all files that a round reads to memory, also the kernel's BTF, read there in
+    one piece.
+    """
     copies = "\n".join(f"cp {path} {HERE}/{name}" for name, path in objects.items())
     must(
         guest,
@@ -438,10 +444,10 @@ def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
 
 
 def storm(guest: Guest, rounds: int) -> None:
-    """No data is wrong, the kernel's log is clean, and the module goes in each fourth round.
+    """No data is wrong, the kernel's log is clean, and each fourth round unloads the module.
 
-    Two policies take turns, so that one is loaded while the other one is still on its way out.
-    Grace periods are short: what is freed too early is so sooner.
+    Two policies take turns, so that one is loaded while the other one is still being freed. Grace
+    periods are expedited, so that a use after free shows sooner.
     """
     objects = {"fixed64": example("fixed")}
     for name in "odd", "even":
@@ -487,23 +493,23 @@ END""",
 
 @pytest.mark.long
 def test_storm(guest: Guest) -> None:
-    """A few rounds."""
+    """Eight rounds."""
     storm(guest, 8)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_long_storm(checked: Guest, piece: int) -> None:
-    """A thousand in all, in pieces, so that one that ends early loses little."""
+    """A thousand rounds in pieces, so that a piece that fails early costs little."""
     print(f"rounds from {piece * ROUNDS} on")
     storm(checked, ROUNDS)
 
 
-# Who is not let in
+# Refused programs
 
 
 def test_hostile(guest: Guest) -> None:
-    """Each is refused with one line that says why, and the host is as it was."""
+    """Each program is refused with a one-line reason, and leaves no trace on the host."""
     objects = {name: policy_object(name, each.source()) for name, each in HOSTILE.items()}
     wrong = []
     for name, path in objects.items():
@@ -519,14 +525,14 @@ def test_hostile(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_no_object(guest: Guest) -> None:
-    """A text is no policy."""
+    """A text file is refused with the reason that it is no BPF object."""
     result = guest.run(load(Path("/etc/passwd")))
     assert "is not a BPF object" in why(Done(result.rc, "", result.out), "passwd", 30).message
 
 
 @pytest.mark.full
 def test_no_jit(guest: Guest) -> None:
-    """Without the JIT none is let in: neither the kernel's line nor ours is missing."""
+    """Without the JIT each program is refused with a reason: the kernel's, or the module's."""
     must(guest, "echo 0 >/proc/sys/net/core/bpf_jit_enable")
     results = [guest.run(load(example(name))) for name in ("fixed", "block")]
     must(guest, "echo 1 >/proc/sys/net/core/bpf_jit_enable")
@@ -535,12 +541,12 @@ def test_no_jit(guest: Guest) -> None:
     must(guest, load(example("fixed")))
 
 
-# Without it
+# Kernels that cannot load programs
 
 
 @pytest.mark.flavor("patched")
 def test_kernel_without(machines: Machines) -> None:
-    """The lean kernel has no types of modules: it is said, and the module works as ever."""
+    """The lean kernel has no BTF of modules: sysfs gives the reason, and policies in C work."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     assert must(guest, f"cat {ROOT}/bpf/available").startswith("unavailable: ")
@@ -556,7 +562,7 @@ REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
 
 
 def author(*lines: str) -> str:
-    """Commands as somebody types them who has the packages mmpolicy-bpf and libbpf-dev."""
+    """Commands of a user who has installed the packages mmpolicy-bpf and libbpf-dev."""
     built = helper().parent
     start = f"export CPATH={HEADERS}:{built}/include PATH={built}:$PATH; mkdir -p /run/author"
     return "\n".join([start, 'sudo() { "$@"; }', "cd /run/author || exit; set -e", *lines])
@@ -564,7 +570,7 @@ def author(*lines: str) -> str:
 
 @pytest.mark.full
 def test_an_author(guest: Guest) -> None:
-    """What the page shows, typed by a new user, from nothing to a report; it has an effect."""
+    """The commands of the page, typed by a new user, work from nothing to a report."""
     (first, look, (revert, *compare), replace, keep) = readme("From nothing to a report", PAGE)
     must(
         guest,
@@ -596,7 +602,7 @@ def test_an_author(guest: Guest) -> None:
 
 
 def test_command(guest: Guest) -> None:
-    """A session as docs/writing-a-policy.md has it."""
+    """A policy is loaded, set, listed and unloaded, as docs/writing-a-policy.md shows."""
 
     def mmpolicy(words: str) -> dict[str, Any]:
         return ran(guest, f"PATH={helper().parent}:$PATH mmpolicy {words} --json")
@@ -613,7 +619,7 @@ def test_command(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_more_of_the_command(guest: Guest) -> None:
-    """What is in the way of the module, a replacement, and the time of the verifier."""
+    """A program pins the module, can be replaced, and may take too long to verify."""
     path = f"PATH={helper().parent}:$PATH"
     must(guest, f"{path} mmpolicy policy load --dry-run {example('fixed')}")
     assert slot(guest, "name") == ""

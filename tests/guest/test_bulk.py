@@ -79,7 +79,9 @@ def test_a_refused_size_changes_nothing(pools: Guest) -> None:
 
 
 def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
-    """No refill is larger, and it does not stay with single pages."""
+    """With a limit in max_pages, no refill is larger, and adaptive still uses more than single
+    pages.
+    """
     must(pools, f"echo 20 >{POINT}/adaptive/max_pages && {bulk.ADAPTIVE}")
     found = consume(pools, "bursty", 2000)
     counted = stats(pools)

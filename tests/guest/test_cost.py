@@ -25,8 +25,7 @@ SPARSE = (*anon_order.SPARSE, *anon_order.LESS_SPARSE, MALLOC.pattern)
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
 # Figures of docs/measured.md, within NOISE.
 OFF = {"patched": 1.0013, "loaded": 1.0014, "unloaded": 1.0013}
-# Asserted cases of each arm: the area, and the patterns unless all are. ./dev bench measures the
-# others too.
+# Cases of each arm: the area, and the patterns (all, if none is named). ./dev bench measures more.
 EACH = (*anon_order.DENSE, *SPARSE, *anon_order.CHANGING)
 NEEDED: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys((BASE, *OFF, "adaptive-4"), (SMALL, EACH)),

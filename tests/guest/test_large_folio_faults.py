@@ -26,7 +26,7 @@ MADV_DONTNEED = 4
 MADV_FREE = 8
 POPULATE_READ = 22
 RANGES = 1000
-# Rounds of each.
+# Number of rounds of each case.
 CASES = {"parent": 3, "child": 3, "sparse": 21, "read": 3, "few": 5, "fresh": 3}
 LARGE = ("fixed-4", "vma_size-4", "adaptive-4", "fixed-8")
 ARMS: dict[str, tuple[str, dict[str, int]]] = {
@@ -116,7 +116,7 @@ def test_a_read_gets_memory(machines: Machines) -> None:
         must(guest, f"echo {wanted} >{POINT}/memory_on_read")
         taken = rewrite(guest, "read")
         assert (taken["faults"] < 32) == wanted, taken
-    # The knob is on, but this is not a read by the program.
+    # The knob is on, but the kernel reads here, not the program.
     (shown,) = folios(guest, f"map 1024 madvise 0 1024 {POPULATE_READ} folios 0 1024")
     assert 4 not in shown
 

@@ -62,7 +62,7 @@ def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
     ids=["lease", "reset"],
 )
 def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> None:
-    """Once the state says that the expiry is complete, all is stock, and no profile is left."""
+    """Once "state" reports the end of the expiry, all is stock and no profile is left."""
     body = f"""
 	{EVERYTHING}
 	cd {PROFILES}
@@ -77,7 +77,7 @@ def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> No
 
 
 def test_expiry_is_latched(loaded: Guest) -> None:
-    """Every file but reset refuses all writes; then all goes on."""
+    """After an expiry all files but reset refuse writes; after a reset all work again."""
     must(loaded, f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do :; done")
     paths = must(loaded, f"find {ROOT} -type f -perm /200 ! -name reset").split()
     good = {"policy": "stock", "unit": "process", "create": "x", "delete": "x", "cgroups": "1"}

@@ -153,7 +153,7 @@ def test_command_fails_with_a_reason(guest: Guest) -> None:
 
 
 def test_dry_run_changes_nothing(loaded: Guest) -> None:
-    """It only prints the writes."""
+    """A dry run only prints the writes."""
     assert f"{POINT}/policy <- never" in cli(loaded, "set anon_order never --dry-run")
     assert "[stock]" in must(loaded, f"cat {POINT}/policy")
     cli(loaded, "unload --dry-run")

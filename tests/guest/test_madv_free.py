@@ -84,7 +84,9 @@ def test_cap_is_eager_beyond(loaded: Guest) -> None:
     ],
 )
 def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool) -> None:
-    """The only call of a process is lazy if all of its memory is below the limit."""
+    """For a process not counted yet, a call is lazy if all its anonymous memory is below
+    the limit.
+    """
     must(loaded, policy("cap", **knobs))
     found = ran(loaded, cases("once 16"))
     assert found["after_call"]["there"] == (found["pages"] if lazy else 0)
@@ -131,7 +133,7 @@ kill -KILL $a $b; wait
 
 @pytest.mark.parametrize(("per_cgroup", "limit_kb"), ((0, 2 * 32 << 10), (1, 32 << 10)))
 def test_cap_of_a_cgroup(loaded: Guest, per_cgroup: int, limit_kb: int) -> None:
-    """The limit applies to each process, or to a cgroup as a whole."""
+    """The limit applies to each process, or, with per_cgroup, to a cgroup as a whole."""
     must(loaded, policy("cap", limit_mb=32, per_cgroup=per_cgroup))
     two = TWO.format(loop=loop("free", 1, 10**9, 128, 128, 50, 320) + " >/dev/null")
     lazy = int(loaded.run(in_cgroup(two)).out.split()[0])

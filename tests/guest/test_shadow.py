@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A shadow policy is asked and counted, and changes no folio."""
+"""A shadow policy is called and counted, and changes no folio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shadow(guest: Guest, policy: str, folder: str = POINT) -> None:
 
 
 def asked(guest: Guest) -> int:
-    """How often shadows of the profile default were asked."""
+    """Number of calls of the shadow policy of the profile default."""
     return sum(n for name, n in counters(guest).items() if name.startswith("shadow_reason"))
 
 
@@ -75,7 +75,7 @@ def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
 
 
 def test_of_a_profile(loaded: Guest) -> None:
-    """It is asked for the processes of its profile alone, with the knobs of that profile."""
+    """The shadow of a profile is called for its processes only, with the knobs of that profile."""
     profile = f"{ROOT}/profiles/try"
     must(loaded, f"echo try >{ROOT}/profiles/create; echo 5 >{profile}/anon_order/fixed/max_order")
     shadow(loaded, "fixed", f"{profile}/anon_order")
@@ -95,7 +95,7 @@ def test_of_a_profile(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("end", ("echo none >{POINT}/shadow", "echo 1 >{ROOT}/reset", "sleep 0.5"))
 def test_ends(loaded: Guest, end: str) -> None:
-    """As a policy does: by a write, a reset or the end of the lease."""
+    """A write, a reset or the end of the lease ends a shadow, as it ends a policy."""
     shadow(loaded, "adaptive")
     assert must(loaded, f"cat {ROOT}/state") == "active\n"
     if "sleep" in end:
@@ -109,14 +109,14 @@ def test_ends(loaded: Guest, end: str) -> None:
 
 
 def test_unload(loaded: Guest) -> None:
-    """The module can be unloaded while a shadow is asked."""
+    """The module can be unloaded while a shadow policy is called."""
     shadow(loaded, "adaptive")
     must(loaded, f"{ops_command(DENSE)} >/dev/null & rmmod mmpolicy; wait $!")
     assert folios(loaded, DENSE) == [{0: 4096}]
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint shows each decision."""
+    """The tracepoint shows each answer of the shadow policy."""
     shadow(loaded, "fixed")
     event = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_anon_shadow"
     must(loaded, f"echo 1 >{event}/enable; {ops_command(DENSE)}; echo 0 >{event}/enable")
@@ -126,7 +126,7 @@ def test_trace(loaded: Guest) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """At most MORE instructions a fault more than never, whatever the pattern."""
+    """With a shadow, a fault costs at most MORE instructions more than with never alone."""
     all_machines.end()
     cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]
     arms = [("never", "none"), *((a, s) for a in ("stock", "never") for s in ("adaptive", "fixed"))]

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point compact on Debian's own kernel, by ftrace: the callers asked, and the counters."""
+"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and
+counters.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ guest = test_stock_kernel.guest
 
 
 def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
-    """It stops where scanning is useless; and the counters agree with the kernel's."""
+    """budget scans less than a third of stock on hopeless memory; counters agree with
+    the kernel's.
+    """
     command = test_compact.CASES["hopeless"].command(1)
     scanned = {}
     for policy in "stock", "budget":
@@ -38,18 +42,18 @@ def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
     for kind in "migrate_scanned", "free_scanned":
         assert counted[kind] == found[kind]
     assert scanned["stock"] > 500_000
-    # The budget grows with the time that this takes; test_compact counts instructions.
+    # The budget grows with the time that this test takes; test_compact counts instructions.
     assert scanned["budget"] < scanned["stock"] / 3
     machines.end()
 
 
 def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> None:
-    """As in test_compact."""
+    """The check of test_compact, on this kernel."""
     test_compact.check_last_priority(machines, stock)
 
 
 def test_others_are_not_asked(loaded: Guest) -> None:
-    """Neither is the administrator, whose compaction works as ever; no counter moves."""
+    """Compaction by the administrator works and asks no policy: no counter of the point moves."""
     must(loaded, f"echo budget >{compact.POINT}/policy")
     before = vmstat(loaded, "compact_free_scanned")
     must(loaded, "echo 1 >/proc/sys/vm/compact_memory")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What it costs and saves on a kernel without the hooks, against one with them.
+"""Costs and savings on a kernel without the hooks, compared with a kernel with them.
 
-In counted instructions. Debian's own kernel differs from the lean one in more than the
-hooks; the kernel "traced" only in what ftrace needs.
+All in counted instructions. Debian's own kernel differs from the lean one in more than the hooks;
+the kernel "traced" differs only in options that ftrace needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECONDS = 20.0  # each test, about
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)
-# Where adaptive saves nothing, and what docs/measured.md says that it costs on Debian's kernel.
+# Patterns where adaptive saves nothing, and its cost on Debian's kernel by docs/measured.md.
 LITTLE_SAVED = {
     SPARSE: 1.021,
     RANDOM: 1.021,
@@ -39,7 +39,7 @@ PATTERNS = [
     *(case for case in LITTLE_SAVED if case != SPARSE),
 ]
 CHANGES = Case("dense_sparse", 256, 3)  # noticing the change wastes a folio
-# Folios of 64 kB on Debian's kernel, against the kernel's own; what docs/measured.md says.
+# Cost of 64 kB folios on Debian's kernel, relative to the kernel's own; by docs/measured.md.
 LARGE = {"fixed": 1.024, "adaptive": 1.037}
 SETS = {
     "off": "",
@@ -49,7 +49,7 @@ SETS = {
     "fixed": f"echo 4 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy",
     "adaptive": f"echo 4 >{POINT}/adaptive/max_order; echo adaptive >{POINT}/policy",
 }
-# What is asserted of each; of the others, FORWARD.
+# The cases measured for each state; FORWARD for all others.
 CASES_OF = {
     "off": [FORWARD, SPARSE, *PATTERNS, CHANGES],
     "neighbour": [FORWARD, SPARSE],
@@ -57,8 +57,8 @@ CASES_OF = {
     "adaptive": [FORWARD, SPARSE, *PATTERNS, CHANGES],
 }
 
-# At other points: a workload that asks, what it needs, and a policy that changes nothing there.
-# Folios of 32 kB come from the lists of a CPU, so that each takes the same.
+# At other points: a workload, its setup, and a policy that changes nothing there. Folios of 32 kB
+# come from per-CPU lists, so that each allocation takes the same time.
 ELSEWHERE = {
     "thp_gfp": ("large 2000", f"{stock_size(32)}; echo always >{THP}/defrag", "relaxed"),
     "madv_free": ("free 5000", ":", "cap"),
@@ -69,7 +69,7 @@ WHO = {
     "on": f"echo {{1}} >{ROOT}/profiles/default/{{0}}/policy",
 }
 
-# From one to the next, in one guest, and what all of it is compared with in each.
+# States that one guest goes through; the cost in each is relative to "before".
 STATES = {
     "before": ":",
     "loaded": "modprobe mmpolicy",
@@ -80,13 +80,13 @@ WHILE_OFF = [Case("forward", 64, 11), Case("brk", 64, 5)]
 
 
 def begin(guest: Guest, setup: str) -> None:
-    """Load the module, make a profile and a cgroup, and what else is wanted."""
+    """Load the module, make the profile and the cgroup "a", and run more setup."""
     back_to_boot(guest)
     must(guest, f"modprobe mmpolicy; echo a >{ROOT}/profiles/create; mkdir -p {TOP}/a; {setup}")
 
 
 def take_off(guest: Guest, way: str) -> Iterator[Sample]:
-    """Before the module comes, while it does nothing, and after it has gone."""
+    """Samples before the module is loaded, while it does nothing, and after its unload."""
     back_to_boot(guest)
     must(guest, f"{workload('touch')} forward 64")
     for state, setup in STATES.items():
@@ -96,7 +96,7 @@ def take_off(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
-    """Instructions of each call at the other points, with all around it."""
+    """Instructions of each operation at the other points."""
     for point, (words, needs, policy) in ELSEWHERE.items():
         for who, setup in WHO.items():
             begin(guest, f"{needs}; {setup.format(point, policy)}")
@@ -105,7 +105,7 @@ def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take(guest: Guest, way: str) -> Iterator[Sample]:
-    """All samples of a kernel."""
+    """All samples of one kernel."""
     if way == "ftrace":
         yield from take_off(guest, way)
     for name, setup in SETS.items():
@@ -128,7 +128,9 @@ PAIRS = {"debian": ("cloud", "patched"), "lean": ("traced", "patched")}
     ],
 )
 def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
-    """A kernel without and one with the hooks; the way and what is set make an arm's name."""
+    """Samples of a kernel without and of one with the hooks; arms are named "ftrace never" and so
+    on.
+    """
 
     def take_both(_: frozenset[str]) -> Results:
         all_machines.end()
@@ -150,7 +152,9 @@ def fault(costs: Results, arm: str, case: Case) -> float:
 @pytest.mark.parametrize("case", WHILE_OFF, ids=Case.name)
 @pytest.mark.parametrize("state", ("loaded", "reset", "unloaded"))
 def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
-    """Against the same kernel before the module came."""
+    """A loaded, a reset and an unloaded module cost nothing, relative to the time before
+    the load.
+    """
 
     def of_before(run: Results) -> float:
         return run.ratio(f"ftrace {state}", "ftrace before", case.name(), "ticks")
@@ -160,9 +164,9 @@ def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "noise"), [(FORWARD, NOISE), (SPARSE, 0.005)])
 def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> None:
-    """A fault of somebody without a policy, against one while no size is given or open.
+    """While another cgroup has a policy, a fault without a policy costs at most 2 % more.
 
-    Lists of free pages make sparse access vary by more; and one fault in 32 asks twice.
+    Sparse access varies more, because of the lists of free pages; and one fault in 32 asks twice.
     """
 
     def of_off(run: Results) -> float:
@@ -174,9 +178,9 @@ def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> Non
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
-    """Where the kernel calls the function anyway: beyond what the policy costs by the hooks.
+    """By ftrace, a fault with a large folio costs at most 240 instructions more than by the hooks.
 
-    A large folio takes some 13,500.
+    Such a fault takes some 13,500.
     """
 
     def beyond(run: Results) -> float:
@@ -191,7 +195,9 @@ def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", LARGE)
 def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
-    """All faults of a program that writes forward, against folios of that size by sysfs."""
+    """A program that writes forward, under a policy of 64 kB, relative to 64 kB enabled
+    in sysfs.
+    """
 
     def of_given(run: Results) -> float:
         return run.ratio(f"ftrace {policy}", "ftrace given", FORWARD.name(), "ticks")
@@ -200,14 +206,14 @@ def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
     costs.hold(limit + 2 * NOISE, of_given, f"ticks of {FORWARD.name()}, {policy}")
 
 
-# Debian's kernel has longer ways for locks and page tables, which policies use.
+# On Debian's kernel, locks and page table walks, which policies use, take more instructions.
 ON_DEBIAN = {("madv_free", "on"): 140}
 
 
 @pytest.mark.parametrize("who", ("on", "neighbour"))
 @pytest.mark.parametrize("point", ELSEWHERE)
 def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> None:
-    """Beyond what the same costs by the hooks."""
+    """By ftrace, a call at these points costs at most 50 instructions more than by the hooks."""
 
     def beyond(run: Results) -> float:
         ftrace, hooks = (
@@ -222,7 +228,7 @@ def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> N
 
 
 def names_of(case: Case) -> list[str]:
-    """As take_sample() calls them: patterns that change have two halves."""
+    """The names that take_sample() gives: a pattern that changes has one for each half."""
     name = case.name()
     return [name] if case != CHANGES else [name.replace(" ", f".{half} ") for half in (1, 2)]
 
@@ -232,7 +238,9 @@ EACH = [name for case in (FORWARD, SPARSE, *PATTERNS, CHANGES) for name in names
 
 @pytest.mark.parametrize("name", EACH)
 def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
-    """Against the same kernel with nothing on: instructions, memory; and the faults."""
+    """adaptive has the instructions and memory, relative to sizes off, and the faults of
+    the hooks.
+    """
 
     def beyond(key: str) -> Callable[[Results], float]:
         def of(run: Results) -> float:
@@ -246,7 +254,8 @@ def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
     def faults_differ_by(run: Results) -> float:
         return abs(1 - run.ratio("ftrace adaptive", "hooks adaptive", name, "faults"))
 
-    # Half of a pattern is little work; of every_64k, three runs were 1.011, 1.020 and 1.022.
+    # Half of a pattern is little work, so it varies; every_64k took 1.011, 1.020 and 1.022 in three
+    # runs.
     noise = 0.005 if ".2 " in name or name.startswith("every_64k") else NOISE
     on_debian = costs.run().about["pair"] == "debian"
     costs.hold((1.02 if on_debian else 1.04) + noise, beyond("ticks"), f"ticks of {name}")
@@ -256,7 +265,7 @@ def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
 
 @pytest.mark.parametrize("case", LITTLE_SAVED, ids=Case.name)
 def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case) -> None:
-    """A fault of sparse access, against one while nothing is on; memory is the same."""
+    """On sparse access, adaptive costs as documented and takes no more memory than sizes off."""
 
     def of_off(key: str) -> Callable[[Results], float]:
         return lambda run: run.ratio("ftrace adaptive", "ftrace off", case.name(), key)
@@ -268,7 +277,7 @@ def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case)
 
 @pytest.mark.parametrize("case", (FORWARD, RANDOM), ids=Case.name)
 def test_what_never_costs(costs: Repeated, case: Case) -> None:
-    """A fault under a policy that gives single pages, against one while nothing is on."""
+    """Under `never`, a fault costs at most 5 % more than with all sizes off."""
 
     def of_off(run: Results) -> float:
         return run.ratio("ftrace never", "ftrace off", case.name(), "ticks")
@@ -277,7 +286,7 @@ def test_what_never_costs(costs: Repeated, case: Case) -> None:
 
 
 def test_dense_then_sparse(costs: Repeated) -> None:
-    """Unused pages are seen: the sparse half takes little more than single pages would."""
+    """When access becomes sparse, adaptive takes at most 2 % more memory than single pages."""
 
     def of_off(run: Results) -> float:
         return run.ratio("ftrace adaptive", "ftrace off", names_of(CHANGES)[1], "kb")

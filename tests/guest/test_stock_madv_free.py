@@ -26,7 +26,7 @@ SECONDS = 20.0  # each test, about
 
 guest = test_stock_kernel.guest
 
-# Has guests of its own with other kernels, takes long, or is about the command.
+# Left out: tests with guests of their own, long tests, and tests of the command.
 NOT_HERE = {
     "test_nothing_is_lost_while_switching",
     "test_nothing_is_lost_in_ten_minutes",
@@ -35,7 +35,7 @@ NOT_HERE = {
     "test_cost",
     "test_rss_that_can_be_trusted",
 }
-# Its own memory notifier sleeps for 5 s in a call of madvise(); it is loaded by syscall 313.
+# This process registers a memory notifier that sleeps for 5 s in madvise(); syscall 313 loads it.
 SLEEPER = """
 import ctypes, mmap, sys
 area = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -62,13 +62,13 @@ time.sleep(600)
 
 
 def test_a_process_pays_for_what_is_kept_of_it(loaded: Guest) -> None:
-    """32 kB of kernel memory are charged to its cgroup."""
+    """The state that the policy keeps for a process, 32 kB, is charged to its cgroup."""
     group = test_madv_free.CGROUP
     must(loaded, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(loaded, f"echo cap >{POINT}/policy; mkdir -p {group}; mkfifo /run/go")
     inside = f"echo $$ >{group}/cgroup.procs; exec python3 -c {shlex.quote(KNOWN)} <>/run/go"
     job = loaded.start(f"exec sh -c {shlex.quote(inside)}")
-    # A CPU's counts are summed up every two seconds.
+    # The kernel sums up its per-CPU counts every two seconds.
     kernel = f"until grep -qs {{}} {job.path}.out; do sleep 0.1; done; sleep 3; "
     kernel += f"awk '$1 == \"kernel\" {{{{ print $2 }}}}' {group}/memory.stat"
     before = int(must(loaded, kernel.format("begun")))
@@ -213,7 +213,7 @@ def test_the_keeper_has_a_budget(loaded: Guest) -> None:
 
 
 def test_who_is_told_of_removals(loaded: Guest) -> None:
-    """With a userfaultfd for remove events, a range is freed lazily whatever the policy."""
+    """With a userfaultfd for remove events, a range is freed lazily, whatever the policy."""
     for policy in "stock", "eager":
         must(loaded, f"echo {policy} >{POINT}/policy")
         found = ran(loaded, f"{workload('freecases')} told 4")
@@ -221,7 +221,7 @@ def test_who_is_told_of_removals(loaded: Guest) -> None:
 
 
 def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
-    """In a hooked call, while its memory is freed; its return path is still there."""
+    """Unloading waits for a task that sleeps in a hooked call; the task can return from it."""
     must(guest, f"rmmod mmpolicy 2>/dev/null; modprobe mmpolicy; echo eager >{POINT}/policy")
     module = must(guest, "modinfo -n mmpolicy_slow_notifier").strip()
     job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(SLEEPER)} {module}")
@@ -234,6 +234,6 @@ def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
 
 
 def test_nothing_is_lost_while_switching_here(loaded: Guest) -> None:
-    """As in test_madv_free, without lockdep."""
+    """The test of test_madv_free, without lockdep."""
     with switching(loaded, 8, reload=3):
         kept(loaded.run(keep(8, 2), 400))

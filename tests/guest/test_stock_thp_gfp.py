@@ -40,7 +40,7 @@ def kernel(stock: str) -> str:
     return stock
 
 
-# The kernel has no slot. Others count instructions in guests of their own, or are below.
+# The imported tests that run here; others need the hooks, or guests of their own.
 NOT_HERE = {
     "test_missing_callback_is_refused",
     "test_slot_of_another_is_left_alone",

@@ -46,7 +46,7 @@ def quick(loaded: Guest) -> Guest:
 @contextmanager
 def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
     """Run a program that user space blocks, from the moment that it reports it."""
-    must(guest, "rm -f /run/held")  # before the job starts, or the one of the last test counts
+    must(guest, "rm -f /run/held")  # else the file of the last test would count
     job = guest.start(f"exec {command} >/run/held")
     try:
         must(
@@ -183,7 +183,7 @@ def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, s
     assert found["on_ms"] <= LATEST_MS
     becomes(busy, state, 10)
     assert "[stock]" in must(busy, f"cat {POLICY}")
-    # Between two grace periods, no process delays it; the last grace period waits without a hook.
+    # The process delays no more than the last of the grace periods, which runs without a hook.
     must(busy, f"until grep -q busy {ROOT}/blockers; do sleep 0.1; done", 30)
     if state == "expired":
         must(busy, f"timeout -s KILL 10 sh -c 'echo 1 >{ROOT}/reset'")
