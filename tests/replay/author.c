@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The policy to be replayed, compiled for userland under a name that main.c knows. */
+/*
+ * The policy to be replayed, compiled for user space under a name that main.c
+ * knows.
+ */
 #include "layout.h"
 #include "mmpolicy.bpf.h"
 

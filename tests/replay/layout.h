@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The context of a fault: authors' header and module have a definition each. */
+/*
+ * Layout of the context of a fault, which the header for authors and the module
+ * define separately.
+ */
 #define MMP_LAYOUT {							\
 	sizeof(struct mmp_told),					\
 	__builtin_offsetof(struct mmp_fault, address),			\

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * replay PROGRAM...: what a policy in BPF makes of the recorded first touches of programs, beside
- * what never, fixed with 64 kB and adaptive make of them.
+ * replay PROGRAM...: replays recorded first touches of programs under a policy
+ * in BPF, and under never, fixed (64 kB) and adaptive for comparison.
  *
- * The policy is its own source, compiled for userland. The questions about page tables are
- * answered by the module's code, from the tables of the simulated process.
+ * The source of the policy is compiled for user space. The module's code
+ * answers its kfuncs about page tables, from the tables of the simulated
+ * process.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +55,10 @@ void test_failed(const char *file, int line, const char *what, double a, double 
 	exit(1);
 }
 
-/* As module/bpf/ask.c calls a program; at stock, this kernel makes pages. */
+/*
+ * Calls the program like module/bpf/ask.c. After an error of the program, all
+ * faults get single pages.
+ */
 static struct mmp_decision replayed(const struct vm_fault *vmf, enum mm_policy_site site,
 				    const u32 *knob)
 {

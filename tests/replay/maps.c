@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Maps and random numbers of a policy in BPF that runs in userland. */
+/*
+ * Maps, random numbers and the clock for a policy in BPF that runs in user
+ * space.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +40,10 @@ static void drop(struct entry **at)
 	free(entry);
 }
 
-/* Makes room in a map that is full, if its type does. */
+/*
+ * Returns 1 if a map is full. Makes room in a full LRU map by dropping the
+ * oldest entry.
+ */
 static int is_full(const void *map, __u64 type, __u64 max)
 {
 	struct entry **oldest = NULL, **at;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Runs each test in a process of its own, so that none can end the others. */
+/* Runs each test in a process of its own, so a crash ends only its own test. */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -66,7 +66,10 @@ static bool passes(void (*run)(void))
 	return !status;
 }
 
-/* Without words every test, else those whose name contains one of them. */
+/*
+ * Returns true if no words are given, or if the test's name contains one of
+ * them.
+ */
 static bool wanted(const char *name, char **words)
 {
 	if (!*words)
@@ -77,7 +80,7 @@ static bool wanted(const char *name, char **words)
 	return false;
 }
 
-/* [-x] [WORD...]: with -x no test follows one that has failed. */
+/* Arguments: [-x] [WORD...]. With -x, stops after the first failed test. */
 int main(int argc, char **argv)
 {
 	const bool one = argc > 1 && !strcmp(argv[1], "-x");

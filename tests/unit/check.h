@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The least that a test needs: TEST(name) { ... EXPECT(a, <=, b); ... } */
+/* A minimal test framework: TEST(name) { ... EXPECT(a, <=, b); ... } */
 #ifndef CHECK_H
 #define CHECK_H
 
 #include <stdbool.h>
 
-/* The position within a test, such as the row of its table; shown if the test fails. */
+/*
+ * Sets the position within a test, such as the row of its table, for the
+ * message of a failure.
+ */
 void at(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 void test_add(const char *name, void (*run)(void));
@@ -19,7 +22,7 @@ void test_failed(const char *file, int line, const char *what, double a, double 
 	}								\
 	static void name(void)
 
-/* Both sides are numbers, of any type, below 2^53. */
+/* Compares two numbers of any type, below 2^53. */
 #define EXPECT(a, op, b) do {						\
 	const double expect_a = (a);					\
 	const double expect_b = (b);					\

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The policies in the rooms of module/, found by file name. */
+/*
+ * All policies in the directories of module/, found by the names of their
+ * files.
+ */
 #ifndef POLICIES_H
 #define POLICIES_H
 
@@ -26,7 +29,7 @@ static const struct {
 	for ((i) = 0; (i) < (int)ARRAY_SIZE(policies) &&		\
 		      ((p) = policies[i].policy); (i)++)
 
-/* Only those that answer faults. */
+/* Loops over the policies of anon_order. */
 #define for_each_anon_order(policy, i)					\
 	for_each_tested(policy, i)					\
 		if ((policy)->point == MM_POLICY_ANON_ORDER)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Recorded orders in which programs touched their memory, to be replayed. */
+/* Replays recorded first touches of programs. */
 #ifndef REPLAY_H
 #define REPLAY_H
 

@@ -34,7 +34,10 @@ static void *new_table(void)
 	return memset(table, 0, PAGE_SIZE);
 }
 
-/* PMD entries outside the VMA are poisoned: the tables below them may go away at any time. */
+/*
+ * Poisons PMD entries outside the VMA, because the kernel may free the page
+ * tables below them at any time.
+ */
 static void guard_pmds(const struct sim *sim, unsigned long pud)
 {
 	unsigned long page = pud * SIM_PUD;
@@ -124,7 +127,7 @@ static bool in_swap(pte_t pte)
 	return !pte_none(pte) && !pte_present(pte);
 }
 
-/* Writes @pte to the entries outside the VMA, on the tables around a page. */
+/* Sets the entries outside the VMA to @pte, in the page tables near a page. */
 static void fill_outside(struct sim *sim, unsigned long page, pte_t pte)
 {
 	unsigned long first = page & -SIM_TABLE, last = first + 2 * SIM_TABLE - 1, i;
@@ -140,7 +143,7 @@ static void fill_outside(struct sim *sim, unsigned long page, pte_t pte)
 	}
 }
 
-/* The cap that khugepaged is told. */
+/* Returns the largest order that khugepaged may use under the policy. */
 unsigned int sim_cap(const struct sim *sim)
 {
 	if (sim->policy->cap)
@@ -155,7 +158,11 @@ static struct mmp_decision decide(const struct sim *sim, const struct vm_fault *
 			     sim->policy->anon_order(vmf, site, sim->knob));
 }
 
-/* The policy may see entries of other VMAs in the same tables, but must not count them. */
+/*
+ * Asks the policy about a fault, and checks its answer. The policy may read
+ * entries of other VMAs in these page tables, but they must not change its
+ * answer.
+ */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)
 {
@@ -182,7 +189,7 @@ static struct mmp_decision ask(struct sim *sim, unsigned long page,
 	if (!sim->crowded) {
 		EXPECT(d.order, ==, other.order);
 	}
-	/* Holds for each answer of each policy, whatever else the test checks. */
+	/* Checks that hold for each answer of each policy. */
 	EXPECT(d.order, <=, sim_cap(sim));
 	EXPECT(d.reason, <, MMP_REASONS);
 	return d;
@@ -196,7 +203,7 @@ struct mmp_decision sim_ask(struct sim *sim, unsigned long page)
 							      MM_POLICY_PTE);
 }
 
-/* Asks as ask() does, and counts the answer. */
+/* Like ask(), and counts the answer. */
 static unsigned int order_for(struct sim *sim, unsigned long page,
 			      enum mm_policy_site site)
 {
@@ -213,7 +220,10 @@ static bool fits_vma(const struct sim *sim, unsigned long page, unsigned int ord
 	return first >= vma_first(sim) && first + BIT(order) - 1 <= vma_last(sim);
 }
 
-/* Are all entries of the folio like the faulting one: empty, or consecutive swap entries? */
+/*
+ * Returns true if all entries of the folio match the faulting one: all empty,
+ * or consecutive swap entries.
+ */
 static bool same_entries(struct sim *sim, unsigned long page, unsigned int order)
 {
 	unsigned long first = page >> order << order, i;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * One VMA, its page tables, and a fault handler that works as the one of mm: it asks the policy,
- * takes the folio that fits into the VMA and into the empty entries, maps it, and leaves the
- * accessed bit of the outermost pages unset where the policy asks for that. The policy must not use
- * anything outside the VMA: tables without an entry of the VMA are out of reach, and foreign
- * entries of the other tables must not change an answer.
+ * One VMA, its page tables, and a fault handler that works as mm's: it asks the
+ * policy, takes the largest folio up to the answer that fits into the VMA and
+ * into empty entries, maps it, and clears the accessed bits of its first and
+ * last page if the policy asks for that. A policy must not depend on anything
+ * outside the VMA: PMD entries outside are poisoned, and foreign entries in the
+ * VMA's page tables must not change an answer.
  */
 #ifndef SIM_H
 #define SIM_H
@@ -17,7 +18,7 @@
 #include "mmpolicy.h"
 #include "anon_order/anon_order.h"
 
-/* Pages are counted from this address: the start of a page of PMDs, and of a probe block. */
+/* Address of page 0; it begins a page of PMDs, and a probe block. */
 #define SIM_BASE	0x7f0000000000UL
 #define SIM_TABLE	512UL			/* pages of a page table */
 #define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
@@ -44,36 +45,44 @@ struct sim {
 	unsigned long reasons[MMP_REASONS];
 };
 
-/* No memory yet, in a large process; the knobs at their defaults. */
+/*
+ * Begins with an empty VMA, in a process with 4 GB elsewhere; all knobs are at
+ * their defaults.
+ */
 void sim_init(struct sim *sim, const struct mmp_policy *policy);
 void sim_free(struct sim *sim);
 
-/* The VMA is from page @start up to but not including page @end. */
+/* Sets the VMA to the pages from @start up to, not including, @end. */
 void sim_vma(struct sim *sim, unsigned long start, unsigned long end);
 
-/* Uses a page, with a fault where needed. */
+/* Accesses a page; it faults if the page is not present. */
 void sim_touch(struct sim *sim, unsigned long page);
 
-/* Puts a page into swap, next to that of the page before; no huge page. */
+/*
+ * Swaps a page out, to the slot after that of the page before it. Ignores huge
+ * pages.
+ */
 void sim_swap_out(struct sim *sim, unsigned long page);
 
-/* Gives pages back, as munmap() does. */
+/* Unmaps pages, like munmap(). */
 void sim_unmap(struct sim *sim, unsigned long page, unsigned long n);
 
-/* Moves pages, as mremap() does; there is nothing where they go. */
+/* Moves pages, like mremap(), to a range without pages. */
 void sim_move(struct sim *sim, unsigned long from, unsigned long to, unsigned long n);
 
-/* Forgets that a page was used, as reclaim and fork do. */
+/* Clears the accessed bit of a page, like reclaim and fork(). */
 void sim_age(struct sim *sim, unsigned long page);
 
-/* The policy's answer to a fault at a page, with nothing changed. */
+/*
+ * Returns the policy's answer to a fault at a page, without handling the fault.
+ */
 unsigned int sim_cap(const struct sim *sim);
 struct mmp_decision sim_ask(struct sim *sim, unsigned long page);
 
-/* How many pages are there? */
+/* Returns the number of present pages. */
 unsigned long sim_used(struct sim *sim);
 
-/* The entry of a page, in a table made if need be. */
+/* Returns the entry of a page; makes its page table if there is none. */
 pte_t *sim_pte(struct sim *sim, unsigned long page);
 pmd_t *sim_pmd(struct sim *sim, unsigned long page);
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* anon_order/adaptive: single decisions, each as a picture of the pages. */
+/*
+ * anon_order/adaptive: single decisions. Each test row is a picture of the
+ * pages near a fault.
+ */
 #include <string.h>
 
 #include "check.h"
@@ -20,14 +23,20 @@ enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 #define HERE_4		"*..."
 #define HERE_16		"*..............."
 
-/* A page each: u used, m mapped but unused, s in swap, . empty, * the fault. */
+/*
+ * One letter per page: u used, m mapped and not used, s in swap, . empty, * the
+ * faulting page.
+ */
 struct row {
 	const char *pages;
 	unsigned int order;
 	enum mmp_reason reason;
 };
 
-/* Whole picture = whole VMA, from page @start on. Returns where the fault is. */
+/*
+ * Makes a VMA of the pages of a picture, from page @start on. Returns the
+ * faulting page.
+ */
 static unsigned long draw(struct sim *sim, const char *pages, unsigned long start)
 {
 	unsigned long fault = start, i;
@@ -66,7 +75,11 @@ static struct mmp_decision drawn(const char *pages, unsigned long start, const u
 	return d;
 }
 
-/* Each row in @where: the middle of a table, its last pages, its first ones. */
+/*
+ * Checks each row in up to three positions (@where): in the middle of a page
+ * table, with the fault in its last block, and with the fault in the first
+ * block of the next one.
+ */
 static void check_rows(const struct row *rows, unsigned int nr, const u32 *knob,
 		       unsigned int where, unsigned long flags, bool swapin)
 {
@@ -171,7 +184,7 @@ TEST(groups_where_no_block_is_full)
 	CHECK(beside, DEFAULTS);
 }
 
-/* One absent page, whichever it is, makes an example invalid. */
+/* One absent page, at any position, makes an example invalid. */
 TEST(each_page_of_an_example_counts)
 {
 	static const u32 strict[KNOBS] = { 4, 16, 16, 32 };
@@ -214,16 +227,22 @@ TEST(folios_not_used_to_their_end)
 	static const struct row rows[] = {
 		{ UNUSED_16 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
 		{ HERE_16 "m" FULL_4 FULL_4 FULL_4 "uuu", 0, MMP_SPARSE_NEIGHBOUR },
-		/* One that was used makes up for one that was not. */
+		/* One fully used block makes up for one with an unused page. */
 		{ FULL_16 NONE_16 NONE_16 UNUSED_16 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ UNUSED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ UNUSED_16 UNUSED_16 NONE_48 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_SPARSE_NEIGHBOUR },
-		/* A smaller folio inside of a block tells as well. */
+		/*
+		 * An unused page inside the block counts too, if a smaller
+		 * folio ends there.
+		 */
 		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
 	};
 
-	/* In the first block of a table too: no stream downwards, so smaller pieces decide. */
+	/*
+	 * The first block of a page table has no stream downwards, so groups
+	 * decide there.
+	 */
 	static const struct row everywhere[] = {
 		{ UNUSED_16 NONE_16 NONE_16 UNUSED_16 HERE_16 FULL_16, 3, MMP_DENSE_NEIGHBOUR },
 	};
@@ -232,7 +251,10 @@ TEST(folios_not_used_to_their_end)
 	CHECK(everywhere, DEFAULTS);
 }
 
-/* Memory that others have aged is no evidence, as they age pages inside of folios too. */
+/*
+ * Aged memory is no evidence: reclaim and other code also clear accessed bits
+ * inside folios.
+ */
 TEST(aged_memory_nearby)
 {
 	static const struct row rows[] = {
@@ -291,10 +313,13 @@ TEST(the_cap_at_its_bounds)
 		{ NONE_16 "*..............." FULL_32, 5, MMP_DENSE_NEIGHBOUR },
 		{ NONE_32 FULL_32 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },
 		{ FULL_32 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
-		/* Of large examples not all pages are looked at, but the last is. */
+		/*
+		 * Large examples are checked by a sample of pages, which
+		 * includes the last page,
+		 */
 		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
 		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
-		/* Nor are all looked at there: those at a third from either end are. */
+		/* and the pages at one third from each end. */
 		{ "uuuuuuuuuu.uuuuu" FULL_16 HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		{ FULL_16 "uuuuu.uuuuuuuuuu" HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		{ "uuuuuuuuuuu.uuuu" FULL_16 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },
@@ -304,7 +329,10 @@ TEST(the_cap_at_its_bounds)
 	CHECK(more, ((const u32[KNOBS]){ 6, 14, 16, 32 }));
 }
 
-/* A folio of 2 MB takes the place of a page table, so where there is one, 1 MB is the most. */
+/*
+ * A folio of 2 MB replaces a page table, so the limit is 1 MB where a page
+ * table exists.
+ */
 TEST(beside_2_mb_a_page_table_has_1_mb)
 {
 	char pages[3 * SIM_TABLE + 1] = {};
@@ -332,7 +360,10 @@ TEST(locked_areas_are_populated_anyway)
 	CHECK_FLAGS(on_fault, VM_LOCKED | VM_LOCKONFAULT);
 }
 
-/* The decision for a fault in an empty table behind a huge page. */
+/*
+ * Returns the decision for a fault without a page table, right after a huge
+ * page.
+ */
 static struct mmp_decision behind_huge(u32 probe_blocks, unsigned long block,
 				       unsigned long pmd_bits)
 {
@@ -363,7 +394,10 @@ static void check_block(u32 probe_blocks, unsigned long block)
 	EXPECT(d.reason, ==, MMP_NO_NEIGHBOUR);
 }
 
-/* mlockall() populates all of the memory at once, so min_folios bounds nothing. */
+/*
+ * mlockall() populates all memory at once, so min_folios does not limit the
+ * order.
+ */
 TEST(a_small_process_that_locks_its_memory)
 {
 	struct mmp_decision d;

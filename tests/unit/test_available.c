@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The share of memory that is left, as module/sense/available.h defines it. */
+/* The share of available memory, as module/sense/available.h defines it. */
 #include <linux/jiffies.h>
 #include <linux/percpu.h>
 
@@ -16,7 +16,10 @@ TEST(available_is_a_share)
 	EXPECT(mmp_share(0, 0), ==, 1000);
 }
 
-/* The sampler may be kept from running just when memory is short. */
+/*
+ * A stale sample counts as short memory, because the sampler may be delayed
+ * just when memory is short.
+ */
 TEST(available_says_nothing_when_stale)
 {
 	const struct mmp_sample sample = { .share = 700, .taken = -100UL };
@@ -30,7 +33,10 @@ TEST(available_says_nothing_when_stale)
 
 DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
 
-/* An answer cached by a CPU serves one process, for one tick, one question, and so many pages. */
+/*
+ * A cached answer is valid for one process, one tick, one threshold, and a
+ * number of pages.
+ */
 TEST(plenty_is_not_looked_for_again)
 {
 	const struct vm_area_struct vma = { .vm_mm = (void *)0x1000 };
@@ -52,7 +58,7 @@ TEST(plenty_is_not_looked_for_again)
 	EXPECT(mmp_plenty(&vma, 50, 1), ==, false);
 }
 
-/* A walk over all cgroups takes a 32nd of a CPU at most, however long it is. */
+/* A walk over all cgroups takes at most 1/32 of a CPU, however long it is. */
 TEST(limits_walk_share)
 {
 	static const u64 took[] = { 0, 1000, 3124999, 3125000, 3125001, 16000000, 100000000,

@@ -45,7 +45,7 @@ static unsigned int refill(struct zone_sim *zone, unsigned int want, u64 *ticks)
 	return got;
 }
 
-/* Ticks per page, of so many pages. */
+/* Returns the mean ticks per page over this many pages. */
 static double run(const struct mmp_policy *policy, u32 knob, struct zone_sim zone,
 		  unsigned long pages)
 {
@@ -89,7 +89,7 @@ static double best_fixed(struct zone_sim zone, unsigned long pages)
 	return best;
 }
 
-/* The size that a policy asks for, from a node. */
+/* Returns the size that a policy requests from a node. */
 static u32 ask(const struct mmp_policy *policy, u32 knob, int nid)
 {
 	bool timed;
@@ -144,7 +144,10 @@ static const struct {
 	{ "a zone with no page left", { .left = 0, .interrupts = 1000000 } },
 };
 
-/* Holds whatever size the load before has left it with. */
+/*
+ * Runs all loads in turn, so each begins with the size that the load before has
+ * left.
+ */
 TEST(bulk_adaptive_is_near_the_best_size)
 {
 	unsigned int i, seed;
@@ -161,7 +164,9 @@ TEST(bulk_adaptive_is_near_the_best_size)
 		}
 }
 
-/* A bulk that is refused costs much, so it must not last. */
+/*
+ * A refused bulk is expensive, so the policy must stop requesting bulks soon.
+ */
 TEST(bulk_adaptive_follows_a_zone_that_runs_out)
 {
 	const struct zone_sim none = { .left = 0 };
@@ -175,7 +180,10 @@ TEST(bulk_adaptive_follows_a_zone_that_runs_out)
 	}
 }
 
-/* How many refills it takes to ask for @few, if pages beyond these cost more than the others. */
+/*
+ * Returns the number of refills until the policy requests at most @few pages,
+ * if each page beyond @few costs @beyond ticks more.
+ */
 static unsigned int refills_until(unsigned int few, u64 ticks, u64 beyond)
 {
 	unsigned int n, want;
@@ -194,7 +202,10 @@ static unsigned int refills_until(unsigned int few, u64 ticks, u64 beyond)
 	return n;
 }
 
-/* A page costs more than twice as much as before, and most beyond the first eight. */
+/*
+ * The cost of a page more than doubles, and pages beyond the first eight cost
+ * far more still.
+ */
 TEST(bulk_adaptive_notices_another_load)
 {
 	int i;
@@ -203,12 +214,18 @@ TEST(bulk_adaptive_notices_another_load)
 		adaptive(plenty, 3000000);
 		EXPECT(size_now(), >=, 64);
 		at("time %d", i);
-		/* With all naps it would be some 2000. */
+		/*
+		 * If each block were followed by a nap, it would take some
+		 * 2000.
+		 */
 		EXPECT(refills_until(8, 200, 2000), <, 1600);
 	}
 }
 
-/* Only whole blocks are timed between two naps: 128 pages, or 16 refills that bring fewer. */
+/*
+ * Timed refills between two naps form whole blocks: 128 pages, or 16 refills if
+ * these return fewer.
+ */
 TEST(bulk_adaptive_times_whole_blocks)
 {
 	static const struct {
@@ -239,7 +256,10 @@ TEST(bulk_adaptive_times_whole_blocks)
 	}
 }
 
-/* Nothing comes, or the clock stands still: no harm done. */
+/*
+ * No page is returned, or the clock stands still: the size stays within its
+ * bounds.
+ */
 TEST(bulk_adaptive_survives_nonsense)
 {
 	u64 ticks;
@@ -254,7 +274,7 @@ TEST(bulk_adaptive_survives_nonsense)
 	}
 }
 
-/* Measurements of one kind of memory do not affect the other. */
+/* Measurements of remote memory do not affect local memory, and vice versa. */
 TEST(bulk_adaptive_tells_nodes_apart)
 {
 	adaptive((struct zone_sim){ .left = 0 }, 20000);

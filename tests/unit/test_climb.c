@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How long adaptive of bulk compares two sizes, and how long it rests between: exactly, on
- * pages whose cost is given. Blocks are of 128 pages here, whatever the size.
+ * bulk/adaptive: the exact lengths of comparisons and of rests, on pages with a
+ * given cost. A block has 128 pages here, whatever the size.
  */
 #include <linux/minmax.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #define USUAL		1000	/* ticks of a page in the size that is the best */
 
 /*
- * The usual cost of a page, the extra cost of one of another size, and a deviation whose sign
- * alternates; in ticks divided by @parts.
+ * Cost of a page: the usual cost, an extra cost for each size, and a deviation
+ * whose sign changes with each block; in ticks divided by @parts.
  */
 static struct {
 	int usual, more[129], turns[129];
@@ -35,7 +35,10 @@ static u32 now(bool *timed)
 	return mmp_policy_bulk_adaptive.bulk_pages(0, &knob, timed);
 }
 
-/* The blocks that are timed until the next nap, which has to be as long as documented. */
+/*
+ * Returns the number of blocks timed until the next nap, and checks the length
+ * of the nap.
+ */
 static double timed_blocks(void)
 {
 	unsigned long pages = 0, naps = 0;
@@ -54,14 +57,18 @@ static double timed_blocks(void)
 	do
 		naps++;
 	while (now(&timed), !timed);
-	/* The last question was not answered, so it is asked again. */
+	/*
+	 * The last call returned a size for a timed refill, which the next call
+	 * of this function makes.
+	 */
 	EXPECT(naps, ==, 256);
 	return pages / 128.0;
 }
 
 /*
- * Both neighbours of 64 pages cost so much more that ten pairs of blocks show it. The usual cost is
- * learned first.
+ * Makes 64 pages the best size: both neighbours cost so much more that ten
+ * pairs of blocks show it. Runs long enough that the policy has learned the
+ * usual cost.
  */
 static void sixty_four_is_best(void)
 {
@@ -75,7 +82,10 @@ static void sixty_four_is_best(void)
 		timed_blocks();
 }
 
-/* As above, with costs in sixteenths of a tick, which any other size at least doubles. */
+/*
+ * As above, with costs in sixteenths of a tick; any other size costs at least
+ * twice as much.
+ */
 static void sixty_four_is_best_by_sixteenths(int usual)
 {
 	unsigned int i;
@@ -90,7 +100,10 @@ static void sixty_four_is_best_by_sixteenths(int usual)
 		timed_blocks();
 }
 
-/* Having settled, it compares after one block at rest, then after two, three and always five. */
+/*
+ * After it has moved, it compares after one block at rest, then after two,
+ * three, and always five.
+ */
 TEST(climb_rests_longer_and_longer)
 {
 	static const unsigned int blocks[] = {
@@ -128,7 +141,7 @@ TEST(climb_compares_with_both_neighbours)
 	}
 }
 
-/* How many pairs of blocks the next comparison with a size takes. */
+/* Returns the number of pairs that the next comparison with a size takes. */
 static unsigned int pairs_with(u32 size)
 {
 	double blocks;
@@ -145,8 +158,8 @@ struct seen {
 };
 
 /*
- * As above, computed from the measured differences: until their mean is beyond three standard
- * errors, in ten pairs or more.
+ * Computes the expected number of pairs: until the mean difference exceeds
+ * three standard errors, and at least ten.
  */
 static unsigned int pairs_needed(struct seen *seen, double more, double turns)
 {
@@ -166,7 +179,10 @@ static unsigned int pairs_needed(struct seen *seen, double more, double turns)
 	return pairs;
 }
 
-/* Noise as large as the difference is exactly at the bound after 17 pairs, and not beyond. */
+/*
+ * With noise as large as the difference, the sum is exactly at the bound after
+ * 17 pairs, not beyond.
+ */
 TEST(climb_compares_until_it_is_sure)
 {
 	static const int noise[] = { 0, 80, 100, 114, 150, 190, 220, 250, 300 };
@@ -183,7 +199,10 @@ TEST(climb_compares_until_it_is_sure)
 	}
 }
 
-/* The comparison is given up for a while after 128 pairs; its measurements count the next time. */
+/*
+ * After 128 pairs without a decision, a rest follows; the next comparison keeps
+ * the measurements.
+ */
 TEST(climb_remembers_what_it_was_not_sure_of)
 {
 	struct seen seen = {};
@@ -203,7 +222,10 @@ TEST(climb_remembers_what_it_was_not_sure_of)
 	EXPECT(pairs_with(128), ==, 10);	/* and no measurement is left over */
 }
 
-/* A block that costs five times as much counts as one that costs twice as much. */
+/*
+ * A block counts as at most twice the usual cost, even if it costs five times
+ * as much.
+ */
 TEST(climb_outliers_count_as_twice_the_usual)
 {
 	sixty_four_is_best();
@@ -212,7 +234,10 @@ TEST(climb_outliers_count_as_twice_the_usual)
 	EXPECT(pairs_with(128), ==, 128);
 }
 
-/* A size that costs as much is not wanted if it is larger, and wanted if it is smaller. */
+/*
+ * At equal cost (within 1/128), the policy moves to a smaller size, but not to
+ * a larger one.
+ */
 TEST(climb_takes_less_than_a_128th_for_nothing)
 {
 	static const struct {
@@ -241,7 +266,10 @@ TEST(climb_takes_less_than_a_128th_for_nothing)
 	}
 }
 
-/* A larger size saves a sixteenth of a tick. It takes that, unless it is less than 1/128. */
+/*
+ * A larger size that saves a sixteenth of a tick is taken, unless that is less
+ * than 1/128 of the cost.
+ */
 TEST(climb_sees_a_sixteenth_of_a_tick)
 {
 	static const struct {
@@ -256,13 +284,16 @@ TEST(climb_sees_a_sixteenth_of_a_tick)
 		at("%d sixteenths of a tick", cases[i].usual);
 		EXPECT(now(&timed), ==, 64);
 		cost.more[128] = -1;
-		/* Having gone there, it compares with 64 again. */
+		/* After moving there, it compares with 64 again. */
 		EXPECT(pairs_with(128), ==, cases[i].goes ? 20 : 10);
 		EXPECT(now(&timed), ==, cases[i].goes ? 128 : 64);
 	}
 }
 
-/* However little a page costs, a steady load is not odd: a nap follows each block. */
+/*
+ * Under a steady load, a nap follows each block, even if pages cost very
+ * little.
+ */
 TEST(climb_naps_where_pages_cost_little)
 {
 	unsigned int i;
@@ -276,7 +307,10 @@ TEST(climb_naps_where_pages_cost_little)
 	}
 }
 
-/* After a block at rest that costs less than half or more than twice the usual, there is no nap. */
+/*
+ * A block at rest that costs less than half of the usual, or more than twice as
+ * much, ends without a nap.
+ */
 TEST(climb_looks_again_after_an_odd_block)
 {
 	static const struct {
@@ -300,7 +334,10 @@ TEST(climb_looks_again_after_an_odd_block)
 	}
 }
 
-/* After a refusal the size starts anew: it rests for a block, not for five, and that at once. */
+/*
+ * After a refusal the policy takes a smaller size. It rests for one block
+ * instead of five, and times that block at once.
+ */
 TEST(climb_begins_anew_after_a_refusal)
 {
 	unsigned int i;
@@ -319,7 +356,10 @@ TEST(climb_begins_anew_after_a_refusal)
 	EXPECT(timed_blocks(), ==, 21);
 }
 
-/* Where less than half of the pages come, it takes a smaller size at once; at half, it does not. */
+/*
+ * If less than half of the requested pages come, it takes a smaller size at
+ * once; at half, it does not.
+ */
 TEST(climb_goes_down_where_bulks_are_refused)
 {
 	unsigned int missing, i;

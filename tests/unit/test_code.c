@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The machine code that counts for the fingerprint of a kernel, as module/arch/x86/code.h has it.
+ * Fingerprint of a kernel: which machine code counts, as module/arch/x86/code.h
+ * defines it.
  */
 #include "check.h"
 #include "arch/x86/code.h"

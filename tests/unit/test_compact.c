@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The policies of compact, on a simulated zone: some blocks become free when their pages are moved,
- * others never. An attempt continues where the last one ended, to the next block that can become
- * free, or to the end. Deferral works as in mm.
+ * The policies of compact, on a simulated zone: some blocks become free when
+ * their pages are migrated, others never do. An attempt begins where the last
+ * one ended, and ends at the next block that can become free, or at the end of
+ * the zone. Deferral works as in mm.
  */
 #include <linux/jiffies.h>
 #include <linux/minmax.h>
@@ -46,7 +47,7 @@ static void sim_zone(struct zone_sim *sim, const struct mmp_policy *policy)
 		sim->knob[i] = policy->knobs[i].def;
 }
 
-/* One of @every blocks can become free. */
+/* Makes one of @every blocks movable, so it can become free. */
 static void make_movable(struct zone_sim *sim, unsigned long every)
 {
 	unsigned long i;
@@ -116,7 +117,7 @@ static void attempt(struct zone_sim *sim)
 		sim->zone.free -= BLOCK;
 }
 
-/* @n allocations, 100 in a jiffy. */
+/* Makes @n allocations, 100 in each jiffy. */
 static void allocate(struct zone_sim *sim, unsigned long n)
 {
 	while (n--) {
@@ -126,7 +127,7 @@ static void allocate(struct zone_sim *sim, unsigned long n)
 	}
 }
 
-/* Starts with nothing known. */
+/* Resets the clock and all accounts. */
 static void begin(void)
 {
 	jiffies = 1000;
@@ -182,7 +183,7 @@ TEST(budget_stops_after_success_has_ended)
 	EXPECT(budget.scanned, <=, 0.2 * stock.scanned);
 }
 
-/* Runs until the account is overdrawn. */
+/* Allocates until the account is overdrawn. */
 static void exhaust(struct zone_sim *sim)
 {
 	begin();
@@ -208,7 +209,10 @@ TEST(budget_probes_when_memory_becomes_free)
 	EXPECT(sim.got, ==, BLOCKS);
 }
 
-/* The budget does so even where mm would still wait; the stock kernel then waits. */
+/*
+ * If memory becomes free, budget tries at once, even in a deferral; stock waits
+ * for its end.
+ */
 TEST(budget_ends_a_deferral_when_memory_becomes_free)
 {
 	struct zone_sim stock, sim;
@@ -247,8 +251,8 @@ TEST(budget_probes_as_time_goes_by)
 }
 
 /*
- * At the limit the policy tries; above, it waits until so much time has passed. A clock that goes
- * back counts as no time.
+ * At the limit the policy tries. Above it, the policy waits until enough time
+ * has passed; a clock that goes back counts as no time.
  */
 TEST(budget_is_exact)
 {
@@ -273,7 +277,7 @@ TEST(budget_is_exact)
 	}
 }
 
-/* In the long run, the pages scanned without a result are those that time allows. */
+/* In the long run, scan_per_ms bounds the pages scanned without a result. */
 TEST(budget_keeps_to_its_rate)
 {
 	struct zone_sim sim;
@@ -289,7 +293,10 @@ TEST(budget_keeps_to_its_rate)
 	EXPECT(sim.scanned, >=, 20 * ms / 2);
 }
 
-/* A success at the last priority, for which the policy was not asked, counts as well. */
+/*
+ * A success at the last priority counts too, although the policy is not asked
+ * about it.
+ */
 TEST(budget_learns_from_every_attempt)
 {
 	struct zone_sim sim;
@@ -341,7 +348,7 @@ TEST(budget_skips_what_mm_skips)
 	EXPECT(answer_about(&sim, &sim.zone, ORDER, 0, false), ==, MM_POLICY_TRY);
 }
 
-/* The policy starts anew after it was switched off and on again. */
+/* Switching the policy off and on empties its accounts. */
 TEST(budget_forgets)
 {
 	struct zone_sim sim;
@@ -372,7 +379,10 @@ TEST(zones_are_left_alone)
 	}
 }
 
-/* An attempt that was not deferred does not make the zone forget its useless blocks. */
+/*
+ * If the zone was not deferred, budget does not ask for a scan of all blocks
+ * (TRY_ALL).
+ */
 TEST(budget_tries_as_stock_where_nothing_was_deferred)
 {
 	struct zone_sim sim;

@@ -131,7 +131,10 @@ TEST(another_page_table_is_not_looked_into)
 	sim_free(&sim);
 }
 
-/* The rule in other words: enough pages of each piece, and both its ends, are the process's. */
+/*
+ * The rule, written another way: enough pages of each piece, and both its ends,
+ * belong to the process.
+ */
 static bool piece_is_own(struct sim *sim, unsigned long first, unsigned long nr)
 {
 	unsigned long own = 0;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-/* adaptive: after how many small folios it looks at fewer faults, and what ends that. */
+/*
+ * adaptive: after how many small folios it defers, and which events end that.
+ */
 #include "anon_order/defer.h"
 #include "check.h"
 #include "policies.h"
@@ -7,7 +9,10 @@
 
 #define FAULTS	4096UL
 
-/* A sparse process: one page in 64 kB, @faults times. Returns where it has come to. */
+/*
+ * Touches one page in 64 kB, @faults times. Returns the page that it has
+ * reached.
+ */
 static unsigned long sparse(struct sim *sim, unsigned long page, unsigned long faults)
 {
 	while (faults--) {
@@ -63,7 +68,7 @@ TEST(sparse_faults_are_looked_at_as_often_as_documented)
 	sim_free(&sim);
 }
 
-/* Where a folio of 16 kB has no room, one fault in eight begins to pass over others. */
+/* If no 16 kB folio fits, only one fault in eight starts to defer. */
 TEST(faults_within_memory_are_looked_at_more_often)
 {
 	unsigned long page = 0, small, next = 0, looks = 0, fault, before;
@@ -91,7 +96,7 @@ TEST(faults_within_memory_are_looked_at_more_often)
 	sim_free(&sim);
 }
 
-/* How many faults 16 MiB in a row take after so many sparse ones. */
+/* Returns the number of faults of 16 MiB in a row after @faults sparse ones. */
 static unsigned long stream_after(unsigned long faults)
 {
 	struct sim sim;

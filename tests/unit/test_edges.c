@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
-/* No policy ever looks outside the VMA, with any knobs, wherever it lies. */
+/*
+ * No policy reads anything outside the VMA, with any knobs, wherever the VMA
+ * lies.
+ */
 #include "check.h"
 #include "policies.h"
 #include "walks.h"
 
-/* Picks a value of a knob: a bound, the default, or any other. */
+/* Returns a value for a knob: a bound, the default, or a random one. */
 static u32 some_value(const struct mmp_knob *knob)
 {
 	switch (pick(4)) {
@@ -18,7 +21,9 @@ static u32 some_value(const struct mmp_knob *knob)
 	return knob->min + pick(knob->max - knob->min + 1);
 }
 
-/* Small and large ones, mostly at the edge of a table or of a page of PMDs. */
+/*
+ * VMAs of all sizes, mostly at the edge of a page table or of a page of PMDs.
+ */
 static void some_vma(struct sim *sim)
 {
 	static const unsigned long edges[] = {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The accounts of lazily freed pages, as module/madv_free/lazyfree.c keeps them, against address
- * spaces whose every page is known. A call clears its pages some time after it has been allowed, as
- * in the kernel.
+ * The counts of module/madv_free/lazyfree.c, compared with simulated address
+ * spaces in which the state of every page is known. As in the kernel, a call
+ * frees its pages some time after it was allowed.
  */
 #include <linux/minmax.h>
 #include <string.h>
@@ -21,9 +21,9 @@ struct mm_struct {
 	struct mmp_lazy lazy;
 	unsigned char page[PAGES];
 	struct mmp_lazy_call begun[TASKS];	/* first page, pages, whether */
-	unsigned long counted;	/* areas, for lazily freed pages */
+	unsigned long counted;	/* areas that were recounted */
 	unsigned long asked;	/* areas and holes, for mapped pages */
-	unsigned long looked;	/* at the entries of so many of them */
+	unsigned long looked;	/* areas whose entries were read for that */
 };
 
 enum { NONE, DIRTY, LAZY };
@@ -49,7 +49,7 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 	return pages;
 }
 
-/* Behind the pages lies a hole, which the tables report in pieces of this size. */
+/* Size of the pieces in which the tables report the hole after the pages. */
 static unsigned long hole_size = 1UL << 39;
 static unsigned long behind_hole = ~0UL;	/* from there on all is mapped again */
 
@@ -67,7 +67,9 @@ static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsig
 	return there ? count(in, addr, *end, DIRTY) : 0;
 }
 
-/* The activity of other tasks while an area is counted, and whether it can be counted. */
+/*
+ * Called during a recount, to act as another task; and whether recounts fail.
+ */
 static void (*meanwhile)(struct mm_struct *in);
 static bool cannot_tell;
 static unsigned long elsewhere = 1;	/* pages that are lazily freed in each other area */
@@ -124,7 +126,10 @@ static enum mmp_lazy_answer ask(struct mm_struct *in, u32 task, unsigned long fi
 	return mmp_lazy_ask(&in->lazy, &call, &count, (struct mmp_lazy_limit){ limit, shared });
 }
 
-/* Clears all present pages, as the kernel does after it has asked. */
+/*
+ * Changes the state of all present pages of a range, as the kernel does after
+ * the policy's answer.
+ */
 static void clear(struct mm_struct *in, unsigned long first, unsigned long pages, int to)
 {
 	for (; pages--; first++)
@@ -141,7 +146,7 @@ static enum mmp_lazy_answer call(struct mm_struct *in, unsigned long first, unsi
 	return answer;
 }
 
-/* A task ends its call before it makes the next one. */
+/* Begins a call of a task, or ends its call if there is one. */
 static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long limit)
 {
 	struct mmp_lazy_call *begun = &in->begun[task];
@@ -160,7 +165,7 @@ static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long 
 		clear(in, first, pages, NONE);
 }
 
-/* Pages that a call is freeing are not reused. */
+/* Writes to pages again, unless a call is freeing some of them. */
 static void reuse_some(struct mm_struct *in, unsigned long first, unsigned long pages)
 {
 	unsigned int task;
@@ -172,7 +177,9 @@ static void reuse_some(struct mm_struct *in, unsigned long first, unsigned long 
 	memset(in->page + first, DIRTY, pages);
 }
 
-/* The number of sets marked as having areas that have none, or the other way round. */
+/*
+ * Returns the number of sets whose bit does not match whether they have areas.
+ */
 static unsigned long sets_that_are_wrong(const struct mmp_lazy *lazy)
 {
 	unsigned long set, way, wrong = 0;
@@ -221,7 +228,7 @@ TEST(lazyfree_never_knows_less_than_there_is)
 		}
 }
 
-/* A chunk that is freed and reused again and again counts once. */
+/* A chunk that is freed and reused repeatedly counts once. */
 TEST(lazyfree_one_chunk_fits_a_small_limit)
 {
 	int i;
@@ -234,7 +241,10 @@ TEST(lazyfree_one_chunk_fits_a_small_limit)
 	}
 }
 
-/* Half of all chunks are free at any time; a tenth more than that is enough. */
+/*
+ * If half of all chunks are free at any time, a limit of 55 % of the pages
+ * suffices.
+ */
 TEST(lazyfree_reuse_is_noticed)
 {
 	enum { CHUNK = 32, CHUNKS = PAGES / CHUNK };
@@ -262,7 +272,7 @@ TEST(lazyfree_reuse_is_noticed)
 	EXPECT(mm.counted * MMP_AREA_PAGES, <=, answers * CHUNK * 16);
 }
 
-/* Pages that stay lazily freed are not looked at in vain for ever. */
+/* Pages that stay lazily freed do not cause unlimited recounts. */
 TEST(lazyfree_looks_are_paid_for)
 {
 	unsigned long i, before;
@@ -289,7 +299,9 @@ TEST(lazyfree_a_refused_call_changes_nothing)
 	EXPECT(mm.lazy.pages, ==, 100);
 }
 
-/* Only present pages are freed, as far as they are counted. */
+/*
+ * In the first 20 areas of a range, only present pages count against the limit.
+ */
 TEST(lazyfree_empty_ranges_are_free)
 {
 	begin(&mm);
@@ -300,7 +312,7 @@ TEST(lazyfree_empty_ranges_are_free)
 	EXPECT(call(&mm, 0, 20 * MMP_AREA_PAGES + 1, 10), ==, MMP_ANSWER_LIMIT);
 }
 
-/* 64 TB of absent pages are no work, however often a task asks. */
+/* A call on 64 TB of absent pages does a bounded amount of work. */
 TEST(lazyfree_long_ranges_are_little_work)
 {
 	const unsigned long pages = 64UL << 40 >> PAGE_SHIFT;
@@ -314,7 +326,7 @@ TEST(lazyfree_long_ranges_are_little_work)
 	EXPECT(mm.asked, <=, 2 * (AREAS + (64UL << 40) / hole_size) + 2);
 }
 
-/* A hole is one step, however large, so the pages behind it are added, too. */
+/* A hole of any size is one step, so pages after it are counted. */
 TEST(lazyfree_pages_behind_a_hole)
 {
 	const unsigned long first = (hole_size - FIRST) / PAGE_SIZE;
@@ -326,7 +338,7 @@ TEST(lazyfree_pages_behind_a_hole)
 	behind_hole = ~0UL;
 }
 
-/* An empty range has nothing to add, and nothing to refuse. */
+/* A range without pages adds none, and is never refused. */
 TEST(lazyfree_nothing_is_lazy)
 {
 	begin(&mm);
@@ -336,7 +348,10 @@ TEST(lazyfree_nothing_is_lazy)
 	EXPECT(mm.lazy.pages, ==, 0);
 }
 
-/* The range that costs most: a page in each page table, or in one of 32 places. */
+/*
+ * A range at its most expensive, with a page in each page table, or in each 32
+ * pages: a call reads at most 20 page tables.
+ */
 TEST(lazyfree_a_call_looks_at_few_tables)
 {
 	unsigned long step, i, limit;
@@ -358,7 +373,7 @@ TEST(lazyfree_a_call_looks_at_few_tables)
 		}
 }
 
-/* Looks that no call needed do not add up. */
+/* Unused reads are kept for later calls only up to those of 20 areas. */
 TEST(lazyfree_looks_are_not_saved_up)
 {
 	unsigned long i;
@@ -374,7 +389,7 @@ TEST(lazyfree_looks_are_not_saved_up)
 	EXPECT(mm.counted, ==, 19);	/* and a step to each of them, of the looks of 20 */
 }
 
-/* Nor are pages looked at beyond the limit, or in too many pieces. */
+/* A call stops counting at its limit, and after 2,048 areas and holes. */
 TEST(lazyfree_asks_no_more_than_it_needs)
 {
 	begin(&mm);
@@ -388,7 +403,10 @@ TEST(lazyfree_asks_no_more_than_it_needs)
 	EXPECT(mm.lazy.pages, ==, 0);
 }
 
-/* Other tasks unmap pages that a call is about to free: the next look finds them gone. */
+/*
+ * Other tasks unmap pages that a call is about to free: the next recount
+ * corrects the sum.
+ */
 TEST(lazyfree_pages_that_go_meanwhile)
 {
 	const struct mmp_lazy_call call = { FIRST, FIRST + 3 * MMP_AREA_SIZE, 1 };
@@ -405,7 +423,10 @@ TEST(lazyfree_pages_that_go_meanwhile)
 	EXPECT(mm.lazy.pages, ==, 1);
 }
 
-/* Another task frees pages of the area that is counted, which this count misses. */
+/*
+ * Another task frees pages of the area during its recount, which the recount
+ * misses.
+ */
 static void free_one_more(struct mm_struct *in)
 {
 	meanwhile = NULL;
@@ -415,7 +436,10 @@ static void free_one_more(struct mm_struct *in)
 	clear(in, 3 * MMP_AREA_PAGES, 1, LAZY);
 }
 
-/* ... and then counts it anew, so that the sum stays the same. */
+/*
+ * Like free_one_more(), and then recounts the area, so that the sum is as
+ * before.
+ */
 static void free_and_look(struct mm_struct *in)
 {
 	free_one_more(in);
@@ -442,7 +466,7 @@ TEST(lazyfree_a_count_that_others_have_overtaken)
 	}
 }
 
-/* A look that cannot tell leaves things as they are, and is paid for. */
+/* A recount that fails changes no count, and costs reads. */
 TEST(lazyfree_a_look_that_cannot_tell)
 {
 	begin(&mm);
@@ -456,7 +480,7 @@ TEST(lazyfree_a_look_that_cannot_tell)
 	EXPECT(mm.counted, <=, 64);
 }
 
-/* The process is forgotten during the count: it no longer belongs to its group. */
+/* Ends the tracking of the process during the recount. */
 static void forget(struct mm_struct *in)
 {
 	mmp_lazy_move(&in->lazy, NULL);
@@ -477,7 +501,7 @@ TEST(lazyfree_forgotten_meanwhile)
 	}
 }
 
-/* While an area is counted, others ask, which want to look at areas as well. */
+/* During a recount, other tasks ask, and want to recount areas, too. */
 static void ask_in_turn(struct mm_struct *in)
 {
 	static u32 task = 1;
@@ -489,7 +513,7 @@ static void ask_in_turn(struct mm_struct *in)
 	}
 }
 
-/* ... and saved looks are spent once. */
+/* The reads saved in the process are spent only once. */
 TEST(lazyfree_looks_are_spent_once)
 {
 	unsigned long i;
@@ -509,7 +533,10 @@ TEST(lazyfree_looks_are_spent_once)
 	}
 }
 
-/* As many tasks as can be known; others, as soon as some have ended. */
+/*
+ * 64 tasks can have calls at a time. Another one is refused until one of them
+ * has ended.
+ */
 TEST(lazyfree_many_tasks)
 {
 	u32 task;
@@ -525,19 +552,25 @@ TEST(lazyfree_many_tasks)
 	all_ended = false;
 }
 
-/* An area that a call is in is not counted, as it would be too few. */
+/*
+ * An area in the range of a running call is not recounted, as the count would
+ * be too low.
+ */
 TEST(lazyfree_waits_for_calls)
 {
 	begin(&mm);
 	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LIMIT);
-	all_ended = true;	/* and all was written to again */
+	all_ended = true;	/* and all its pages were written to again */
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 150);
 	all_ended = false;
 }
 
-/* A busy area costs looks, or a call would come back to it thousands of times. */
+/*
+ * A busy area costs reads, so that a call does not return to it thousands of
+ * times.
+ */
 TEST(lazyfree_busy_areas_cost_looks)
 {
 	begin(&mm);
@@ -545,12 +578,15 @@ TEST(lazyfree_busy_areas_cost_looks)
 	mm.lazy.looks = MMP_LAZY_MAX_LOOKS;
 	asked_who_ended = 0;
 	EXPECT(ask(&mm, 2, MMP_AREA_PAGES, 150, 200, false), ==, MMP_ANSWER_LIMIT);
-	/* A round over the eight slots of its set costs as many looks, and the area 64. */
+	/*
+	 * One step costs each of the eight slots of its set, and the busy area
+	 * costs 64.
+	 */
 	EXPECT(asked_who_ended, ==, 136);
 	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
 }
 
-/* A process that moves to another group takes its pages along. */
+/* If a process moves to another group, its pages are charged there. */
 TEST(lazyfree_a_process_moves)
 {
 	static atomic_long_t there;
@@ -577,7 +613,10 @@ TEST(lazyfree_groups_share_a_limit)
 	EXPECT(atomic_long_read(&sum), ==, 60);
 }
 
-/* Areas that share a set: the ninth is not known, until one has been reused. */
+/*
+ * A set holds eight areas. A ninth one is refused until one of the eight is
+ * empty.
+ */
 TEST(lazyfree_full_set)
 {
 	unsigned long areas[MMP_LAZY_AREAS], i, n = 0;
@@ -587,7 +626,7 @@ TEST(lazyfree_full_set)
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS);
-	EXPECT(mm.counted, ==, 0);	/* areas found at once pay for no look */
+	EXPECT(mm.counted, ==, 0);	/* adding such areas makes no recount */
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		n += !mm.lazy.areas[i];
 	EXPECT(n, <, MMP_LAZY_AREAS / 4);
@@ -597,7 +636,7 @@ TEST(lazyfree_full_set)
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS + i);
 }
 
-/* A slot in use is not given away, even to a process that can pay for looks at it. */
+/* A used slot is not reassigned, even if the caller could pay for recounts. */
 TEST(lazyfree_slots_in_use_stay)
 {
 	unsigned long i, n = 0, sums = 0, before;
@@ -623,7 +662,10 @@ TEST(lazyfree_slots_in_use_stay)
 	EXPECT(sums, <=, mm.lazy.pages);
 }
 
-/* Areas that were used again leave their slots to others, for those who pay for looks. */
+/*
+ * If all pages of an area were used again, a call that can pay for a recount
+ * gets its slot.
+ */
 TEST(lazyfree_slots_that_are_empty_now)
 {
 	unsigned long i;
@@ -642,7 +684,10 @@ TEST(lazyfree_slots_that_are_empty_now)
 	EXPECT(mm.lazy.pages, >=, AREAS);
 }
 
-/* Where one area of a set goes, the other one is still looked at. */
+/*
+ * If one area of a set becomes empty, the other one stays in the set, and is
+ * recounted.
+ */
 TEST(lazyfree_another_area_of_the_set_stays)
 {
 	unsigned long i;
@@ -666,7 +711,7 @@ TEST(lazyfree_another_area_of_the_set_stays)
 	EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 1, 10), ==, MMP_ANSWER_LAZY);
 }
 
-/* A call may look at 16 entries for each page that it frees; unused looks are kept. */
+/* A call earns 16 reads for each page that it frees; unused reads are kept. */
 TEST(lazyfree_each_page_pays_for_sixteen_looks)
 {
 	begin(&mm);
@@ -678,7 +723,7 @@ TEST(lazyfree_each_page_pays_for_sixteen_looks)
 	EXPECT(mm.lazy.looks, ==, 20 * MMP_AREA_PAGES);
 }
 
-/* Where there is a slot for an area, in whatever set, nothing is looked at for it. */
+/* If the set of an area has a free slot, no area is recounted for it. */
 TEST(lazyfree_a_free_slot_costs_no_looks)
 {
 	const struct mmp_lazy_count one = { .pages = 1, .in = { 1 } };
@@ -698,7 +743,7 @@ TEST(lazyfree_a_free_slot_costs_no_looks)
 	}
 }
 
-/* A look at an area is made if the looks left exceed its price. */
+/* An area is recounted only if more reads are left than it has entries. */
 TEST(lazyfree_a_look_needs_its_price_and_more)
 {
 	unsigned long looks;
@@ -714,7 +759,7 @@ TEST(lazyfree_a_look_needs_its_price_and_more)
 	}
 }
 
-/* Areas of 7 GB can be known: all slots are used, and no more. */
+/* The table holds areas of 7 GB in total. */
 TEST(lazyfree_knows_7_gb_of_areas)
 {
 	unsigned long i, n = 0;
@@ -727,7 +772,10 @@ TEST(lazyfree_knows_7_gb_of_areas)
 	EXPECT(n * MMP_AREA_SIZE, ==, 7UL << 30);
 }
 
-/* The keeper's budget: so many page tables, on from where it ended, each area once, to the end. */
+/*
+ * mmp_lazy_recount() keeps to its budget, continues where it ended, and counts
+ * each area once.
+ */
 TEST(lazyfree_recount_in_pieces)
 {
 	static const unsigned int budgets[] = { 1, 7, 16, AREAS, AREAS + 1, MMP_LAZY_AREAS };
@@ -759,7 +807,7 @@ TEST(lazyfree_recount_in_pieces)
 	}
 }
 
-/* Nothing is looked at without a budget, nor where there is nothing. */
+/* It counts nothing without a budget, or without areas. */
 TEST(lazyfree_recount_of_nothing)
 {
 	unsigned int left = 0;
@@ -775,7 +823,7 @@ TEST(lazyfree_recount_of_nothing)
 	EXPECT(mm.counted, ==, 0);
 }
 
-/* The answers of the policies, for a process without any accounts. */
+/* Stubs: the policies run without tracked processes here. */
 static struct mmp_lazy_limit asked;
 static unsigned int available;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* anon_order.h: looking around in page tables, and lowering orders. */
+/* anon_order.h: reading page tables near a fault, and lowering orders. */
 #include <linux/bitops.h>
 
 #include "check.h"
@@ -123,18 +123,24 @@ TEST(a_huge_neighbour_is_one_page)
 	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 1), ==, MMP_USED);
 	EXPECT(look(&sim, 2 * SIM_TABLE - 1, 512), ==, MMP_USED);
 
-	/* A huge page being split has PSE without PRESENT: a leaf all the same. */
+	/*
+	 * A huge page that is being split has PSE without PRESENT; it still
+	 * counts as huge.
+	 */
 	*sim_pmd(&sim, 0) = __pmd(huge & ~_PAGE_PRESENT);
 	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_MAPPED);
 
-	/* Under migration it is a swap entry, which leads nowhere. */
+	/*
+	 * During migration the PMD holds a swap entry, which points to no page
+	 * table.
+	 */
 	*sim_pmd(&sim, 0) = __pmd(0x12345000UL);
 	EXPECT(look(&sim, SIM_TABLE, -1), ==, MMP_EMPTY);
 	*sim_pmd(&sim, 0) = __pmd(0);
 	sim_free(&sim);
 }
 
-/* The next page of PMDs may be anywhere; it is not looked for. */
+/* The next page of PMDs is not read, as its address is unknown. */
 TEST(a_page_of_pmds_is_not_left)
 {
 	struct sim sim;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Where times are counted: every bucket has the times that its name says. */
+/* Histogram of times: each bucket counts the times that its name says. */
 #include <linux/mm_types.h>
 
 #include "check.h"
 #include "sense/octaves.h"
 
-/* The least time of a bucket, as docs/sysfs-abi.txt has it. */
+/* Returns the smallest time of a bucket, as docs/sysfs-abi.txt defines it. */
 static u64 least(unsigned int bucket)
 {
 	u64 octave = MMP_FIRST_OCTAVE + bucket / 8;

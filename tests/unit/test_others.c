@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The policies that look at no page table. */
+/* The policies that read no page table. */
 #include "check.h"
 #include "walks.h"
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* anon_order/shadow.h: the counters of a policy that runs in the shadow, without effect. */
+/*
+ * anon_order/shadow.h: counters of a shadow policy, whose answers have no
+ * effect.
+ */
 #include "anon_order/shadow.h"
 #include "check.h"
 #include "walks.h"

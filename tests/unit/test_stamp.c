@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Time stamps of begun operations: which task gets the place, which ones are missed, and that no
- * place is lost for ever.
+ * Start times of operations: which task gets a slot, which operations are
+ * missed, and that each slot can be used again.
  */
 #include <linux/log2.h>
 #include <linux/mm_types.h>
@@ -26,7 +26,7 @@ static void nobody(void)
 	current = &task[0];
 }
 
-/* Another task with the place of this one. */
+/* Another task that hashes to the slot of this one. */
 static struct task_struct *rival_of(struct task_struct *one)
 {
 	struct mmp_stamp *place;
@@ -91,7 +91,9 @@ TEST(what_never_ends_gives_its_place_away)
 	EXPECT(mmp_stamp_end(mmp_stamp_mine(&stamps)), ==, 5);
 }
 
-/* A thousand tasks exit in the middle of an operation: later ones are timed all the same. */
+/*
+ * A thousand tasks exit during an operation; later operations are still timed.
+ */
 TEST(a_table_full_of_the_dead_recovers)
 {
 	unsigned int begun = 0;

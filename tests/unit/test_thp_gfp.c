@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The policies of thp_gfp: the gfp flags that each one sets, and those that it never sets. */
+/* The policies of thp_gfp: the gfp flags that each of them may set. */
 #include <linux/gfp.h>
 
 #include "check.h"
@@ -37,7 +37,10 @@ TEST(thp_gfp_by_examples)
 	}
 }
 
-/* Holds for later policies too: the hook lets no other bits through, and none wakes kswapd. */
+/*
+ * Holds for each policy: the hook drops all other bits, and no policy wakes
+ * kswapd.
+ */
 TEST(thp_gfp_stays_within_its_bits)
 {
 	const struct mmp_policy *policy;

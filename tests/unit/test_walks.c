@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Whole walks: faults and memory of adaptive against order 0 and fixed orders. */
+/*
+ * Whole access patterns: faults and memory of adaptive, compared with order 0
+ * and fixed orders.
+ */
 #include <stdlib.h>
 
 #include "check.h"
@@ -34,7 +37,7 @@ static struct cost order_0(walk *walk)
 	return cost_of(&mmp_policy_anon_order_never, 0, walk);
 }
 
-/* The fixed order up to @cap that has the fewest faults. */
+/* Returns the fixed order up to @cap that has the fewest faults. */
 static struct cost best_fixed(u32 cap, walk *walk)
 {
 	struct cost best = cost_of(&mmp_policy_anon_order_fixed, 0, walk);

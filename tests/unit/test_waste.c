@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The cost of waste for a process, and the credit for full memory, as module/anon_order/waste.h has
- * it.
+ * Credit of module/anon_order/waste.h: the cost of waste for a process, and
+ * credit for full memory.
  */
 #include <string.h>
 
@@ -13,7 +13,10 @@
 /* A piece whose pages are all present, and not all used. */
 static const pte_t wasted[BLOCK] = { [0 ... BLOCK - 1] = { _PAGE_PRESENT | _PAGE_USER } };
 
-/* How often a process without credit looks until it has some; 1 if it has. */
+/*
+ * Returns how many looks a process without credit makes until it has some; 1 if
+ * it has.
+ */
 static unsigned int looks_until_credit(void)
 {
 	unsigned int looks = 1;

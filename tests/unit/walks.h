@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Patterns in which memory is used, each in a VMA of its own. */
+/* Access patterns, each in a VMA of its own. */
 #ifndef WALKS_H
 #define WALKS_H
 

@@ -1,2 +1,2 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Members are where the header has them. */
+/* Empty: no member is relocated, as the header has the layout in use. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The helpers that docs/writing-a-policy.md lists, for a policy that is compiled for userland. */
+/*
+ * The helpers listed in docs/writing-a-policy.md, for a policy that is compiled
+ * for user space.
+ */
 #ifndef SHIM_BPF_HELPERS_H
 #define SHIM_BPF_HELPERS_H
 
@@ -12,7 +15,10 @@
 #define __uint(name, value)	int (*name)[value]
 #define __type(name, value)	__typeof__(value) *name
 
-/* A map is known by its address. Its members say what is in it, and are never read. */
+/*
+ * A map is identified by its address. The types of its members describe it;
+ * they are never read.
+ */
 #define shim_of(map)							\
 	(map), sizeof(*(map)->type) / sizeof(int), sizeof(*(map)->max_entries) / sizeof(int), \
 	sizeof(*(map)->key), sizeof(*(map)->value)
@@ -29,7 +35,7 @@ long shim_delete(const void *map, __u64 type, __u64 max, __u64 key_size, __u64 s
 #define bpf_map_update_elem(map, key, value, flags)	shim_update(shim_of(map), key, value, flags)
 #define bpf_map_delete_elem(map, key)			shim_delete(shim_of(map), key)
 
-/* Nobody reads ring buffers here. */
+/* Ring buffers have no reader here. */
 #define bpf_ringbuf_output(map, data, size, flags)	0L
 #define bpf_ringbuf_reserve(map, size, flags)		((void *)0)
 #define bpf_ringbuf_submit(data, flags)			((void)(data))
@@ -38,7 +44,7 @@ long shim_delete(const void *map, __u64 type, __u64 max, __u64 key_size, __u64 s
 __u32 bpf_get_prandom_u32(void);
 __u64 bpf_ktime_get_ns(void);
 
-/* One process on one CPU, for a moment. */
+/* The replay has one process on one CPU, and no time passes. */
 #define bpf_get_smp_processor_id()	0U
 #define bpf_get_numa_node_id()		0L
 #define bpf_get_current_pid_tgid()	(1ULL << 32 | 1)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The marks of what a program may call, without a kernel that reads them. */
+/*
+ * Empty versions of the macros that mark kfuncs, as no verifier reads them
+ * here.
+ */
 #ifndef SHIM_BTF_H
 #define SHIM_BTF_H
 

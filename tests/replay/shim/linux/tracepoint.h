@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Nobody traces. */
+/* Tracepoints without effect. */
 #define TP_PROTO(...)	__VA_ARGS__
 #define TRACE_EVENT(name, proto, ...)						\
 	static inline void trace_##name(proto) {}				\

@@ -1,2 +1,2 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Nothing is defined: see linux/tracepoint.h. */
+/* Empty, see linux/tracepoint.h. */

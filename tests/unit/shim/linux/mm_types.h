@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the policies use of the kernel, in userland. Here: types. */
+/* The types of the kernel that policies use, for user space. */
 #ifndef SHIM_MM_TYPES_H
 #define SHIM_MM_TYPES_H
 
