@@ -24,10 +24,10 @@ class World(Clock):
         super().__init__()
         self.tree = tree
         self.faults = 0.0
-        self.active = True  # do policies decide anything?
+        self.active = True  # True while policies decide
         self.of_arms = dict.fromkeys(ARMS, 0.0)
-        self.at: list[tuple[float, Callable[[], object]]] = []  # what happens when
-        self.states: list[dict[str, str]] | None = None  # make it a list to have them
+        self.at: list[tuple[float, Callable[[], object]]] = []  # time of an event -> what it does
+        self.states: list[dict[str, str]] | None = None  # a list to record all states in, or None
         self.put()
 
     def put(self) -> None:

@@ -93,7 +93,7 @@ def run(
     def run(*args: str) -> Result:
         try:
             runner = CliRunner(mix_stderr=False)
-        except TypeError:  # click 8.2 keeps them apart anyway
+        except TypeError:  # click 8.2 separates the two without this option
             runner = CliRunner()
         reload = partial(reloads.append, "reload")
         app = Host(tree, Kmod(lib=lib), clock.sleep, lambda: clock.now, log.append, reload)

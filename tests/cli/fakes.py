@@ -118,9 +118,9 @@ class FakeTree(Tree):
         super().__init__(str(root))
         self.writes: list[tuple[str, str]] = []
         self.refusals: dict[str, int] = {}  # path -> errno
-        self.denied = False  # not root
-        self.read_only = False  # as /sys is in a container
-        self.installed = True  # is there a module for this kernel?
+        self.denied = False  # True for a user other than root
+        self.read_only = False  # True where /sys is read-only, as in a container
+        self.installed = True  # True if there is a module for this kernel
         self.trace = ""  # content of the trace
         self.splits: Callable[[str], None] = lambda _value: None  # the kernel's reaction to a split
         self.advice: Advice | None = None  # a model of process_madvise

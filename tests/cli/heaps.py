@@ -68,7 +68,9 @@ class FakeMemory(ProcessMemory):
         return EINVAL if self._pid in self._advice.forbidden else self._advice.denied
 
     def collapse(self, start: int, blocks: int = 1) -> int:
-        """Go on after a failure, but not without memory, as the kernel does."""
+        """Collapse the range: go on after other failures, but not without memory, as the
+        kernel does.
+        """
         last = 0
         for address in range(start, start + blocks * BLOCK, BLOCK):
             last = self._collapse(address) or last

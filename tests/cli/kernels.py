@@ -104,7 +104,7 @@ def _as_tokens(text: str, letters: list[str]) -> bytes:
 
 
 def bare(kernel: Small, before: bytes = b"") -> bytes:
-    """An Image of arm64: no sections, but what would be in them."""
+    """An Image of arm64, which has no sections but their contents."""
     head = bytearray(64)
     head[0x38:0x3C] = b"ARM\x64"
     data = bytes(head) + before + kernel.types()
@@ -143,7 +143,7 @@ class Small:
         self.banner = BANNER.format(release)
         self.functions: dict[str, str] = {}
         self.names: set[str] = set(LINKED)
-        self.again: list[str] = []  # names that another symbol has, too
+        self.again: list[str] = []  # names that a second symbol has, too
         self.structures: dict[str, dict[str, str]] = {}
         ways: frozenset[str] = frozenset()
         for need in needs:

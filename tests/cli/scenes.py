@@ -36,12 +36,12 @@ ALL_CPU = ("--cpu", "100")
 
 
 def shown(values: Iterable[Any]) -> str:
-    """Figures in a line."""
+    """Return the figures in a line."""
     return " ".join(each if isinstance(each, str) else f"{float(each):.5g}" for each in values)
 
 
 def seen(figure: Any, title: str = "") -> str:
-    """The content of a figure, in words."""
+    """Return the content of a figure, in words."""
     lines = [title, f"size {shown(figure.get_size_inches())} {figure.get_supxlabel()}"]
     for axes in figure.axes:
         labels = axes.get_title(), axes.get_xlabel(), axes.get_ylabel()

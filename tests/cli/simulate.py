@@ -35,7 +35,7 @@ def dependent(rng: Rng, blocks: int, deviation: float = 0.1, phi: float = 0.7) -
 
 @dataclass
 class World:
-    """The truth. Values of blocks are those of equal arms times the effect."""
+    """The truth. A block of the treatment has the value of a control block, times the effect."""
 
     effect: float = 1.0  # ratio of the treatment to the control
     carry: float = 0.0  # share of the state that is carried over from the block before

@@ -60,7 +60,7 @@ def explained(hits: int, runs: int, rate: float, side: str) -> bool:
 @pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("noise", NOISES)
 def test_looks_after_each_of_200_pairs(noise: str, runs: int) -> None:
-    """Equal arms are found to differ at any of them in 5 % of runs at most."""
+    """With equal arms and a look after each of 200 pairs, at most 5 % of runs find a difference."""
     rng, found = np.random.default_rng(11), 0
     for _ in range(runs):
         d = NOISES[noise](rng, MOST) * rng.choice([-1, 1], MOST)
@@ -191,7 +191,7 @@ def test_a_run_that_ends_with_its_answer(ab: Run, run: Run, out: Path) -> None:
 def test_a_run_that_was_cut_off_still_has_its_answer(
     ab: Run, run: Run, out: Path, clock: World, tree: FakeTree
 ) -> None:
-    """An open guard keeps the run going; an interim report has an answer, too."""
+    """A run that ends while a guard is open has an answer, and so has an interim report."""
     more = ["--metric", "cost=vmstat.pgfault/s higher guard 1%", "--stop", "anytime"]
     clock.at = [(161.0, lambda: kill(getpid(), signal.SIGTERM))]
     assert ab(*BACK, *FIXED, *more).code == 128 + signal.SIGTERM
@@ -225,7 +225,7 @@ def test_both_rules_at_once_are_refused(ab: Run) -> None:
 
 
 def test_nothing_is_shown_before_it_can_mean_something(ab: Run) -> None:
-    """With equal arms, an interval of the progress line excludes 0 in 5 % of runs at most."""
+    """With equal arms, an interval of the progress line excludes 0 in at most 5 % of runs."""
     result = ab(*BACK, *FIXED, "--pairs", "12", "--aa-pairs", "0")
     lines = [line for line in result.err.splitlines() if line.startswith("block ")]
     shown = ["so far" in line for line in lines]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run`: experiments that cannot have an effect, and measurements besides the metrics."""
+"""`ab run`: experiments that cannot have an effect, and measurements in addition to the metrics."""
 
 from __future__ import annotations
 
@@ -246,7 +246,9 @@ def test_a_command_that_does_not_end(ab: Run, out: Path, tree: FakeTree, tmp_pat
 
 
 def test_commands_of_a_sample_run_at_once(ab: Run, tmp_path: Path) -> None:
-    """Each waits for the other, so one after the other they would not end."""
+    """The commands of a sample run concurrently: each waits for the other, so in turn
+    they would hang.
+    """
 
     def metric(name: str, own: str, other: str) -> list[str]:
         wait = f"until [ -e {tmp_path}/{other} ]; do sleep 0.02; done"
@@ -294,7 +296,9 @@ def test_at_switch_may_make_the_cgroup_anew(ab: Run, out: Path, tree: FakeTree) 
 def test_the_new_cgroup_takes_part_while_the_command_goes_on(
     ab: Run, out: Path, tree: FakeTree, tmp_path: Path
 ) -> None:
-    """A program started in it maps its memory under the arm, but for the first moments."""
+    """A program started in the new cgroup maps its memory under the arm, except in its
+    first moments.
+    """
     cgroup(tree, "/a")
     folder, scope = tree.real("/sys/fs/cgroup/a"), tree.real(f"{CONTROL}/experiment/cgroup")
     command = f"mv {folder} {folder}-$(date +%s%N); sleep 0.5; mkdir {folder}; sleep 0.6; "

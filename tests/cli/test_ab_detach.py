@@ -87,7 +87,7 @@ def test_words_of_a_shell_stay_as_they_are(run: Run, units: list[list[str]]) -> 
 def test_systemd_hears_when_it_is_at_work(
     ab: Run, run: Run, clock: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, before the first block, and never for a refused run."""
+    """The run notifies systemd once, before the first block, and not at all if it is refused."""
     heard: list[dict[str, Any]] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as wire:
         wire.bind(str(tmp_path / "notify"))

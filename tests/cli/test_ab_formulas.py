@@ -239,7 +239,7 @@ def test_the_totals_of_subsets_with_zeros(
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_the_farthest_an_end_moves(way: int) -> None:
-    """If one pair has nearly all weight, it is the mean of that pair alone."""
+    """If one pair has nearly all weight, the farthest end is the mean of this pair."""
     d = way * np.array([1.0, 1e-3, 2e-3, 3e-3, 4e-3, 5e-3, 6e-3, 7e-3])
     means = sorted(float(d[chosen].mean()) for chosen in signs_of(8) > 0 if chosen.any())
     near, far = (means[5], means[-1]) if way > 0 else (means[-6], means[0])

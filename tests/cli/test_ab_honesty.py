@@ -201,7 +201,7 @@ def test_rare_stalls_are_never_better(pairs: int, runs: int) -> None:
 
 
 def test_totals_do_not_stand_in_the_way_elsewhere() -> None:
-    """Noise of 100 % in both arms costs few findings: half of these have p above 0.05."""
+    """Noise of 100 % in both arms costs few findings: half of the findings have p above 0.05."""
     runs, world, denied = 100, World(effect=0.5, pairs=60), 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)

@@ -182,7 +182,7 @@ def test_what_nohup_ignores_ends_no_run(begin: Begin, tree: FakeTree, tmp_path: 
 
 
 def test_nobody_looks_any_more(begin: Begin, tree: FakeTree, tmp_path: Path) -> None:
-    """The reader of its errors goes away: it goes on to its end, in silence."""
+    """If the reader of its standard error goes away, the run goes on to its end without output."""
     before = read_knobs(tree)
     process = begin("--out", "samples", "--pairs", "6")
     wait_until(lambda: read_knobs(tree) != before)

@@ -136,7 +136,7 @@ def test_names_with_a_star_and_the_last_one_counts(ab: Run, clock: Plain) -> Non
 
 
 def test_what_changes_along_comes_back_too(ab: Run, tree: FakeTree, clock: Plain) -> None:
-    """The administrator had another min_free_kbytes than the kernel derives from huge pages."""
+    """min_free_kbytes had a value set by the administrator; the run restores it, too."""
     tree.put(FREE, "3333")
     before = read_knobs(tree)
     assert ab(*LONG, "--treatment", "transparent_hugepage/enabled=never").code == 0
@@ -166,7 +166,9 @@ def test_what_the_administrator_sets_stays_and_is_told(
 
 
 def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the check of all knobs, and before the write of this one."""
+    """A write between the run's check of all knobs and its own write is not overwritten
+    at the end.
+    """
     keeper = Keeper(tree, {SIZE: "never"})
     set_it = partial(tree.put, SIZE, "always inherit [madvise] never")
     monkeypatch.setattr(keeper, "_write_recovery_file", set_it)
@@ -203,11 +205,11 @@ class Heard:
         self.asked: list[Message] = []
 
     def ask(self, request: Message) -> None:
-        """Note it."""
+        """Record the request."""
         self.asked.append(request)
 
     def end(self) -> str:
-        """Return a note."""
+        """Record the end."""
         return "a note"
 
 

@@ -47,7 +47,7 @@ def lossy(seed: int, pairs: int, rate: float, gain: float, unfair: bool = False)
     for number, pair, arm in run.of_phase("ab"):
         if lost[pair, ARMS.index(arm)]:
             del run.windows[number]
-        elif unfair and arm == ARMS[1]:  # the worst are missing
+        elif unfair and arm == ARMS[1]:  # the worst blocks are missing
             value = gain * np.exp(NOISE * norm.ppf(rng.random() * (1 - 2 * rate)))
             for sample in run.windows[number]:
                 sample.host["cmd:first"] = float(value)

@@ -192,7 +192,9 @@ def test_a_dry_run_of_a_profile_prints_what_changes(run: Run, tree: FakeTree) ->
 def test_runs_of_this_folder_are_listed(
     run: Run, tree: FakeTree, clock: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Listed with runs started by systemd; files of other programs are left out."""
+    """`ab list` shows runs of this folder and runs under systemd, but no files of other
+    programs.
+    """
     monkeypatch.chdir(tmp_path)
     nothing = f"no runs in this folder or {tree.real(FOLDER)}\n"
     assert run("ab", "list").out == nothing

@@ -554,7 +554,9 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
 
 
 def test_a_jump_that_hosts_share_is_looked_for() -> None:
-    """At one time, whatever the coins made of it; at different times, or alone, it is none."""
+    """A jump of several hosts at one time is reported, whatever their coins; a jump of one host is
+    not.
+    """
     rng = np.random.default_rng(6)
 
     def host(name: str, at: int, start: float, size: float = 1.0) -> HostEffect:

@@ -233,7 +233,9 @@ def test_a_clock_that_jumped(length: float, off: float, kept: bool) -> None:
 
 
 def test_a_slow_host_is_usual_and_a_clock_never_goes_back() -> None:
-    """If most blocks take longer than planned, those are kept."""
+    """If most blocks take longer than planned, they are kept; a block in which time goes
+    back is not.
+    """
     found = Recording(Lines().records[0])
     for number in range(4):
         for t in (0.0, 5.0 if number else 2.0):

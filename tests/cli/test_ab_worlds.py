@@ -84,7 +84,7 @@ def test_what_is_worse_is_told_though_another_metric_is_in_doubt(order: str) -> 
 
 
 def test_a_change_of_scale_is_no_second_chance() -> None:
-    """Losses of a run before the first 0 stay lost: all of it is one game."""
+    """Losses of a run before the first 0 still count after the change of scale."""
     rng = np.random.default_rng(1)
     before = [(float(c), float(t)) for c, t in np.exp(rng.normal(0, 0.1, (40, 2)))]
     after = [(10.0, 8.0)] * 9

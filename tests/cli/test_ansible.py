@@ -101,7 +101,8 @@ def test_a_lost_host_stops_its_step(fleet: Fleet) -> None:
     assert fleet.policies() == {"host0": "fixed", "host1": "fixed", "host2": "never"}
     assert fleet.kept()["host1"] == "old"
     assert fleet.hosts["host1"].read(f"{CONTROL}/lease_ms") == "600000"
-    # Its lease expires, it becomes reachable, and the next roll-out begins with its old manifest.
+    # Its lease expires, it can be reached again, and the next roll-out begins with its old
+    # manifest.
     fleet.hosts["host1"].expire()
     fleet.hosts["host1"].remove("/lost")
     code, out = fleet.rollout()

@@ -110,7 +110,9 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
 
 @pytest.mark.parametrize(("pid", "faults"), [(11, 10), (0, 10_000)])
 def test_a_host_at_rest(run: Run, host: FakeTree, clock: Clock, pid: int, faults: int) -> None:
-    """Two faults a second cannot take a CPU, and the command's own work is no finding."""
+    """A host with two faults a second has no finding, and the command's own work is not
+    one either.
+    """
     looked_at = pid or os.getpid()
     clock.steps = [
         lambda: count(host, looked_at, "web", 2048, faults, 100),
@@ -123,7 +125,7 @@ def test_a_host_at_rest(run: Run, host: FakeTree, clock: Clock, pid: int, faults
 
 
 def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Not only faults of the last seconds."""
+    """Faults of the whole interval count, not only those of the last seconds."""
     busy(host, clock)
     clock.steps[1] = lambda: None
     assert said(run)[0].startswith("web: 1000 page faults a second, ")

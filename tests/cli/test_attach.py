@@ -37,7 +37,9 @@ def test_it_waits_until_the_kernel_is_done(
 
 @pytest.mark.parametrize("state", COMMANDS)
 def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state: str) -> None:
-    """Or not at all. The setting is stored, so this is no failure."""
+    """The wait has a time limit, or can be left out. The setting is stored, so this is
+    no failure.
+    """
     slow.under_way = state
     note = f"note: {state}, {BUSY}; mmpolicy status shows when it is done"
     result = run(*COMMANDS[state], "--no-wait")

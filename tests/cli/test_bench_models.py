@@ -77,7 +77,7 @@ def test_a_run_is_in_its_arm() -> None:
 
 
 def test_events_of_a_run_are_in_its_arm() -> None:
-    """Counters by their growth, free blocks at both ends; what the kernel lacks is left out."""
+    """Counters are shown by their growth, free blocks at both ends; missing files are left out."""
     model = Model(OFF, ON)
     bench, start = model.bench(Length(1)), {"compact_stall": 5, "thp_fault_alloc": 7}
     looks = iter([start | {"free": 90}, {"compact_stall": 8, "thp_fault_alloc": 7, "free": 60}])
@@ -271,7 +271,7 @@ def test_a_program_costs_two_files_until_it_begins(tmp_path: Path) -> None:
 
 
 def test_what_a_program_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the use of its process before exec(), which is not the program's."""
+    """Resources that the process used before exec() are not counted."""
     used = SimpleNamespace(ru_utime=5.0, ru_stime=3.0, ru_minflt=70, ru_majflt=2, ru_maxrss=100)
     monkeypatch.setattr(os, "wait4", lambda pid, options: (pid, 3 << 8, used)[: 3 + options])
     monkeypatch.setattr(starter, "_counted", float)

@@ -127,7 +127,7 @@ def test_tables_of_what_each_run_has() -> None:
 
 
 def test_events_are_shown_where_they_explain() -> None:
-    """Without a stall or a fallback there is no table; JSON has the events all the same."""
+    """Without a stall or a fallback there is no table of events; JSON always has them."""
     names = ("cpu", "compact_stall", "thp_fault_alloc", "thp_fault_fallback",
              "free_2mb_blocks_before", "free_2mb_blocks_after")  # fmt: skip
     runs = rounds((2.0, 2.0), (2.0, 2.0), names=names)
@@ -160,7 +160,7 @@ def test_units_of_what_is_shown() -> None:
 
 
 def test_what_is_found_is_below_five_percent() -> None:
-    """At 5 % exactly, no difference is found."""
+    """A difference with p of exactly 5 % is not reported as found."""
     found = Found((OFF, ON), rounds(*[(100.0, 90.0)] * 6), "cpu", 1)
     found.corrected["on"] = ALPHA
     assert not found.found(ON)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`reset` is the emergency brake: it brakes whatever else is wrong."""
+"""`reset` is the emergency brake: it works whatever else is broken."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAULTS = [other_abi, half_a_profile, cut_stat, odd_journal, no_journal]
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_it_brakes(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch, fault: Fault) -> None:
-    """The write comes before any read of the control tree."""
+    """`reset` writes before it reads any file of the control tree."""
     run("set", "anon_order", "fixed")
     fault(tree)
     read: list[str] = []

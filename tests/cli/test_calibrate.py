@@ -43,7 +43,7 @@ def keep(tree: FakeTree, kernel: str = RELEASE) -> None:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """24 turns are enough, however busy the machine is."""
+    """End after 24 turns, however busy the machine is."""
     if "turns" not in request.fixturenames:
         monkeypatch.setattr(calibrate, "MOST_S", 0.0)
 
@@ -79,7 +79,9 @@ def test_sizes_take_turns(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPa
 def test_it_ends_where_others_set_a_size(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they have set stays, and the error says so in one line."""
+    """If another program sets a size, calibration ends with a one-line error, and keeps
+    that setting.
+    """
     size = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled"
     before = read_knobs(tree)
     monkeypatch.setattr(verb, "_tell", lambda _seconds: tree.put(size, "[always] madvise never"))

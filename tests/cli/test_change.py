@@ -156,7 +156,7 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
     plain = tree.store
 
     def store(path: str, value: str) -> None:
-        if path == f"{POINT}/policy":  # another program writes at the same time
+        if path == f"{POINT}/policy":  # another program writes at this moment
             plain(f"{POINT}/min_available_percent", "77")
             plain(f"{POINT}/adaptive/min_folios", "8")
         plain(path, value)

@@ -66,7 +66,9 @@ def test_how_much_may_be_missing(kind: str, most: int, cause: str) -> None:
 
 
 def test_free_blocks_of_a_node(tree: FakeTree) -> None:
-    """Only those above the watermark, and what is kept for devices: others would need reclaim."""
+    """Only blocks above the watermark and the reserve for devices count: others would
+    need reclaim.
+    """
     free_blocks(tree, 101)
     node = node_of(read_zones(tree), 1234)
     assert node and (node.number, node.free_blocks, node.all_blocks) == (0, 101, 5120)
@@ -182,7 +184,7 @@ def test_pages_full_of_zeroes_are_not_used(run: Run, tree: FakeTree, advice: Fak
 
 
 def test_growth_is_bounded(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """Within each 2 MB, and in all."""
+    """The memory added by a collapse is bounded, for each 2 MB and in total."""
     make_heap(tree, ["half", "half", "full", "full"])
     assert run("collapse", "--pid", "20", "--min-used", "51", "--json").json["made"] == 2
     make_heap(tree, ["half", "half", "full", "full"])
@@ -352,7 +354,7 @@ def test_some_of_a_group_fail(run: Run, grouped: FakeAdvice) -> None:
 
 
 def test_a_group_ends_where_the_kernel_would_reclaim(run: Run, grouped: FakeAdvice) -> None:
-    """What was made before counts, and there is no second call."""
+    """When the kernel would reclaim, collapses made before count, and no second call follows."""
     grouped.refusals = {address(2): EAGAIN, address(5): ENOMEM}
     result = run("collapse", "--pid", "20", "--cpu", "100", "--json")
     assert (result.code, grouped.calls) == (1, [*map(address, range(6))])

@@ -147,7 +147,7 @@ def collapsed(one: Program, *words: str) -> int:
     ],
 )  # fmt: skip
 def test_only_what_is_full(layout: str, huge: int) -> None:
-    """It gets 2 MB pages; the size is unchanged, and so is each page."""
+    """Only full memory gets 2 MB pages; the size of the memory and all data are unchanged."""
     with program(layout) as one:
         before = one.kib("Rss")
         assert collapsed(one) == 0
@@ -365,7 +365,7 @@ def test_own_memory_is_given_back() -> None:
 
 
 def test_the_kind_of_a_range() -> None:
-    """Before: all of it is there, in small pages. After: huge. With a hole: neither."""
+    """Before: all pages are present, in small folios. After: huge. With a hole: neither."""
     with program("full") as one:
         space = Space(Tree("/"), one.pid, Holds(Tree("/")))
         end = one.heap + BLOCKS * BLOCK

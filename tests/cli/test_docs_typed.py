@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Commands in the documents do as the page says, on a host that has the objects they name.
 
-Each of them is typed: with --dry-run if it would change a setting or run a program, and unchanged
-if it only reads. No file of the host changes.
+Each command is run: with --dry-run if it would change a setting or start a program, and as it is if
+it only reads. No file of the host changes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NAMES = {
     "ab-*.jsonl": "redis.jsonl", "/etc/mmpolicy/50-try.toml": "50-try.toml",
     "6.18.15+deb13-amd64": "VERSION", "./linux-image-….deb": "./image",
 } | dict.fromkeys(("/etc/mmpolicy", "NEW.toml", "web.toml"), EXAMPLE)  # fmt: skip
-# In the text these name a verb that needs more words: the error says so.
+# In running text, these name a verb that needs more words; the error says so.
 VERBS = ("ab report", "ab run", "bench", "collapse", "map", "trim")
 NAMED = {f"mmpolicy {verb}" for verb in VERBS}
 ENDS = dict.fromkeys(NAMED, 2) | {"mmpolicy set anon_order fixed max_order=-1": 5}

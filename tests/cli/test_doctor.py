@@ -232,7 +232,7 @@ def test_next_steps(
     run: Run, tree: FakeTree, lib: FakeLib, loaded: bool, situation: Break, code: int,
     steps: list[str],
 ) -> None:  # fmt: skip
-    """In each situation just the necessary steps, in their order."""
+    """In each situation `doctor` prints the necessary next steps, in their order."""
     if not loaded:
         tree.make_unloaded()
     situation(tree, lib)

@@ -111,7 +111,7 @@ def one_less(need: Need) -> list[Break]:
 
 
 def applies(need: Need) -> bool:
-    """Is it needed if the first alternative of all is there?"""
+    """Return whether a need applies if the first alternative of each other need is met."""
     return need.row != "NOTHING" and not need.unless
 
 
@@ -227,7 +227,7 @@ def test_one_clear_error(run: Run, tmp_path: Path, broken: Callable[[bytes], lis
 
 
 def test_no_number_in_an_image_is_believed(run: Run, tmp_path: Path) -> None:
-    """Whatever the damage, there is an answer or one clear error."""
+    """However an image is damaged, there is an answer or one clear error."""
     for data in damaged(Small(NEEDS).vmlinux()):
         result = run("doctor", "--kernel", write(tmp_path, data))
         assert result.code in (0, 1, 3)

@@ -33,7 +33,9 @@ def bare(tree: FakeTree, lib: FakeLib) -> FakeTree:
 
 @pytest.mark.parametrize("words", ASK_THE_MODULE)
 def test_no_dead_end_where_no_module_can_be(bare: FakeTree, run: Run, words: str) -> None:
-    """It was `mmpolicy load`, which asked to install a module that this kernel cannot have."""
+    """The next step is never `mmpolicy load` on a kernel that cannot have the module, as
+    it once was.
+    """
     put_kernel(bare, Small(NEEDS).without("register_kprobe"))
     result = run(*words.split())
     assert (result.code, result.out) == (3, "")
@@ -214,9 +216,10 @@ def read_by(run: Run, root: str) -> tuple[list[str], list[str]]:
 
 
 def test_alone_it_scans_nothing(bare: FakeTree, run: Run) -> None:
-    """Reads are few, and no more on a host with hundreds of processes and cgroups.
+    """`mmpolicy` alone reads few files, and no more on a host with hundreds of processes and
+    cgroups.
 
-    Also without root; of cgroups it reads no more than it reports.
+    This holds without root, too; of cgroups it reads only those that it reports.
     """
     root = str(bare.real("/")).rstrip("/")
     bare.denied = True

@@ -118,7 +118,7 @@ LOOKS: dict[str, Callable[[Tree, int], object]] = {
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_no_read_is_longer_than_it_may_be(name: str, pid: int) -> None:
-    """Neither smaps as a whole, nor more pages at once than the limit allows."""
+    """smaps is never read as a whole, and no scan reads more pages at once than its limit."""
     tree = Watched()
     LOOKS[name](tree, pid)
     assert f"/proc/{pid}/smaps_rollup" not in tree.read_files

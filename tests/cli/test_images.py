@@ -324,7 +324,7 @@ def one_point(*needs: Need, change: Any = None) -> fit.Fit:
 
 def need(row: str, *names: str, kind: str = "int()", structure: str = "", follows: str = "",
          when: str = "", unless: str = "") -> Need:  # fmt: skip
-    """Return a need that any of these alternatives meets."""
+    """Return a need that any of the given alternatives meets."""
     ways = frozenset(filter(None, [follows]))
     ones = tuple(One(name, kind, ways if not at else NEVER) for at, name in enumerate(names))
     return Need(row, "p", frozenset(filter(None, [when])), frozenset(filter(None, [unless])),

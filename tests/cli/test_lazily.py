@@ -62,7 +62,7 @@ def test_recommend_asks_smaps(start, again: str) -> None:  # type: ignore[no-unt
 
 
 def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no-untyped-def]
-    """If smaps would stall the program: an upper bound, and how to get the figure."""
+    """If smaps would stall the program, it gives an upper bound, and how to get the figure."""
     (found,) = recommended(start("m = private(15); m.madvise(8); touch(m)"), 1e-4)
     assert found.what.startswith("up to 6")
     assert "with pages that were written again since" in found.what

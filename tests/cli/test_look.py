@@ -328,7 +328,9 @@ def test_colour_on_a_terminal_only(
 def test_what_is_not_stock_is_green(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So are the active one of the policies with knobs, and what status shows."""
+    """The row of a point with a policy is green, and so is the active one of the
+    policies with knobs.
+    """
     run("set", "anon_order", "adaptive")
     monkeypatch.setattr("mmpolicy.render.coloured", lambda: True)
     control = Control(tree)

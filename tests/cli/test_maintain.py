@@ -64,7 +64,7 @@ def address(number: int) -> int:
 
 
 def put_block(tree: FakeTree, number: int, kind: str, pid: int = 20) -> None:
-    """Change 2 MB of a process, and the kernel's counters of it."""
+    """Change 2 MB of a process, and the process's counters in the kernel."""
     with tree.real(f"/proc/{pid}/pagemap").open("r+b") as file:
         file.seek(address(number) // PAGE * 8)
         file.write(block(kind, number).tobytes())
@@ -113,7 +113,9 @@ def test_what_it_prints(run: Run, play: Play, advice: FakeAdvice, log: list[str]
 def test_a_dry_run_changes_nothing(
     run: Run, tree: FakeTree, advice: FakeAdvice, other_runs: bool
 ) -> None:
-    """It says what is full, also while another maintain works; nothing is written or kept."""
+    """A dry run reports full memory, even while another maintain works; it writes and
+    keeps nothing.
+    """
     words = ("maintain", "--unit", "db", "--dry-run")
     with tree.locked(LOCK, "maintain, pid 1") if other_runs else nullcontext():
         data = json.loads(run(*words, "--json").out)
@@ -129,7 +131,7 @@ def test_a_dry_run_changes_nothing(
 
 
 def test_once(run: Run, play: Play, advice: FakeAdvice, clock: Clock) -> None:
-    """It ends by itself when nothing is due: here after it has made what it can."""
+    """With --once it ends when no work is due, here after all possible collapses."""
     began = clock.now
     play(began + 10 * MINUTE, {})
     result = run("maintain", "--unit", "db", "--once", "--json")

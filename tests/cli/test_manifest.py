@@ -191,7 +191,7 @@ def test_save_and_apply_are_a_round_trip(
 
 
 def test_diff_says_by_its_code_if_anything_differs(run: Run, tree: FakeTree, forty: Path) -> None:
-    """Only on request."""
+    """`diff` returns another exit code for differences only on request."""
     assert (run("diff", str(forty)).code, run("diff", "--exit-code", str(forty)).code) == (0, 6)
     run("apply", str(forty))
     result = run("diff", "--exit-code", str(forty))

@@ -44,7 +44,9 @@ def maps_of(smaps: str) -> str:
 
 
 def make_process(tree: FakeTree) -> None:
-    """Make a process with one folio of order 4, half of it written, and pages of other kinds."""
+    """Make a process with one folio of order 4, half of which was written, and pages of
+    other kinds.
+    """
     flags = [0] * 2048
     flags[528] = HEAD
     flags[529:544] = [TAIL] * 15

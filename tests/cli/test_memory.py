@@ -328,7 +328,7 @@ def test_places_are_drawn_alike(tree: FakeTree) -> None:
 
 
 def test_where_areas_are_asked_for_what_is_there(tree: FakeTree) -> None:
-    """Of a reservation with a page in it, one piece is sampled, and not all of it."""
+    """In a reservation with one page, one piece is sampled, not the whole reservation."""
     make_reservation(tree, 20, 1 << 22, 12345)
     layout, space = Layout(), space_of(tree, 20)
     layout.refresh(space, space.sizes(), 0.0)

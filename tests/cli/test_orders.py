@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Orders, bounds and restores that only a planted fault in them would show."""
+"""The order of writes, bounds and restores, which only a planted fault in them would show."""
 
 from __future__ import annotations
 

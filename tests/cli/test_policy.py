@@ -175,7 +175,7 @@ def test_the_helper_ends_in_time(
 def test_what_the_verifier_says(
     slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One line of it, or with --log all."""
+    """The error has one line of the verifier's log, or all of it with --log all."""
     (tmp_path / "said").write_text(VERIFIER)
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n")
@@ -190,7 +190,7 @@ def test_load(
     slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     log: list[str],
 ) -> None:  # fmt: skip
-    """The helper loads it; the rest is the module's state."""
+    """The helper loads the program; all output comes from the state of the module."""
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text('#!/bin/sh\necho "$@" >"$0.asked"\necho own\n')
     helper.chmod(0o755)
@@ -257,7 +257,7 @@ def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unload_waits_for_the_module(
     slots: FakeTree, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the kernel has detached it, so that it can be unloaded; some seconds at most."""
+    """It waits some seconds at most, until the kernel has detached the program."""
     count = f"{MODULE_DIR}/refcnt"
 
     def drop(tree: FakeTree, path: str) -> None:

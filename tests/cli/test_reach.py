@@ -133,7 +133,7 @@ OUT_OF_REACH = [
 def test_what_is_out_of_reach(
     start: Start, text: str, environment: dict[str, str], key: str, likely: str, out: str
 ) -> None:
-    """It is reported with its share, the cause as far as known, and the way out."""
+    """Memory out of reach is reported with its share, the cause as far as known, and the remedy."""
     pid = start(text, **environment)
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     found = seen(int(children[0]) if children else pid)
@@ -148,7 +148,7 @@ def test_what_is_out_of_reach(
 
 # Python 3.14 obeys this variable, as it has its own mimalloc, though it does not use it.
 IDLE = {} if sys.version_info >= (3, 14) else {"MIMALLOC_ALLOW_THP": "0"}
-# Without the cause, though the program is similar, or seems to have one.
+# Programs like those above without the cause, or with a mere sign of it.
 REACHED = [
     ("m = private()", {}),
     ("m = private()", IDLE | {"GODEBUG": "disablethp=1"}),
@@ -164,7 +164,7 @@ REACHED = [
 
 @pytest.mark.parametrize(("text", "environment"), REACHED)
 def test_what_can_be_reached(start: Start, text: str, environment: dict[str, str]) -> None:
-    """No finding is reported of it, and no part is unknown."""
+    """No finding is reported for such a program, and no question stays open."""
     found = seen(start(text, **environment))
     assert (found.barriers, found.unknown, found.barred) == ((), (), 0.0)
     assert list(found.lines()) == []
@@ -179,7 +179,7 @@ def test_who_else_decides_for_what_asks(start: Start) -> None:
 
 
 def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
-    """A look that would stall the program is skipped."""
+    """If reading smaps would stall the program, the question is reported as open."""
     pid = start("m = private(mmap.MADV_NOHUGEPAGE)")
     found = reach(Tree(), pid, Holds(Tree(), limit_s=1e-9))
     assert found.barriers == ()
@@ -204,7 +204,7 @@ def host(tree: FakeTree) -> FakeTree:
 
 
 def status(tree: FakeTree, anon: int, shared: int = 0, hugetlb: int = 0, file: int = 0) -> None:
-    """Make the kernel's counters of it, in MiB."""
+    """Set the kernel's counters of the process, in MiB."""
     lines = {
         "VmRSS": anon + shared + file, "RssAnon": anon, "RssFile": file, "RssShmem": shared,
         "HugetlbPages": hugetlb,
@@ -226,14 +226,16 @@ def status(tree: FakeTree, anon: int, shared: int = 0, hugetlb: int = 0, file: i
     ],
 )
 def test_kinds_of_memory(host: FakeTree, sizes: dict[str, int], key: str, share: float) -> None:
-    """Reported from a tenth of the process, and 32 MiB; for files most of it, and 64 MiB."""
+    """Reported from a tenth of the process and 32 MiB on; mapped files from half of it
+    and 64 MiB on.
+    """
     status(host, **sizes)
     found = reach(host, 10)
     assert ([each.key for each in found.barriers], found.barred) == ([key] * bool(key), share)
 
 
 def test_a_small_program_that_forbids_them(host: FakeTree) -> None:
-    """Nothing of it can be reached, though most of its memory is files."""
+    """No policy reaches a program that forbids large folios, though most of its memory is files."""
     status(host, anon=3, file=6)
     text = host.read("/proc/10/status")
     host.put("/proc/10/status", text.replace("THP_enabled:\t1", "THP_enabled:\t0"))

@@ -102,7 +102,9 @@ def test_there_is_a_way_from_any_state_to_any_other(busy: FakeTree, seed: int) -
 
 
 def test_the_way_is_safe_at_every_step(busy: FakeTree) -> None:
-    """No policy is on before its knobs are set, nothing is bound before a profile is complete."""
+    """On the way, no policy is on before its knobs are set, and nothing is bound to a
+    partial profile.
+    """
     wanted = read_state(busy) | {Profile("a"): ""}
     for knob, (_, low, high) in KNOBS.items():
         for profile in ("default", "a"):

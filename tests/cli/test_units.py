@@ -133,7 +133,9 @@ def test_a_dry_run_of_a_unit(run: Run, host: FakeTree, reloads: list[str]) -> No
 
 
 def test_a_name_with_an_escape_is_written_so_that_it_can_be_read(run: Run, host: FakeTree) -> None:
-    """As systemd-escape makes them; at the next boot, all is applied, and bound."""
+    """A unit with an escaped name, as systemd-escape makes it, is applied and bound at
+    the next boot.
+    """
     unit = r"postgresql@16\x2dmain.service"
     host.make_cgroup(f"/system.slice/{unit}")
     assert run("bind", "--unit", unit, "web").code == 0
