@@ -56,7 +56,7 @@ class Lease:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return ("lease",)
 
 
@@ -77,7 +77,7 @@ class ExperimentFile:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "experiment", self.name
 
 
@@ -98,7 +98,7 @@ class Profile:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "profiles", self.name
 
 
@@ -150,7 +150,7 @@ class Setting:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "profiles", self.profile, *filter(None, (self.point, self.policy, self.name))
 
     def of(self, profile: str) -> Setting:
@@ -175,7 +175,7 @@ class CgroupBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "cgroups", f"{self.number:020}"
 
     def path(self, profile: str) -> str:
@@ -196,7 +196,7 @@ class ProcessBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "pids", f"{self.number:020}", f"{self.start:020}"
 
     def path(self, profile: str) -> str:
@@ -218,7 +218,7 @@ class UnitBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "units", self.unit
 
     @property
@@ -235,7 +235,7 @@ class AbsentCgroup:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "cgroups", self.given
 
 
@@ -251,7 +251,7 @@ class LoadedPolicy:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple by which keys are sorted."""
+        """Return the tuple that sorts this key among others."""
         return "policies", self.name
 
 

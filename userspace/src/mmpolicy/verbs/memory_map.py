@@ -86,7 +86,7 @@ def _rest(rest: dict[str, Any]) -> Iterator[str]:
         yield f"{after}: memory at higher addresses is missing; --seconds 0 looks at all"
     if rest["partly_unmapped_kib"] >= WORTH_KIB:
         mib = rest["partly_unmapped_kib"] >> 10
-        yield f"in no RSS: {mib} MiB of these folios, in pages that no process maps, see trim"
+        yield f"mapped by no process: {mib} MiB of these folios, counted in no RSS; see trim"
     yield f"longest hold of its mmap_lock: {rest['longest_ms']} ms"
 
 

@@ -250,7 +250,7 @@ class MetricResult:
         if not (self.margin and self.metric.better and self.effect):
             return None
         if self.scale != "ratio" and (self.means() or (0.0,))[0] <= 0:
-            return 1.0  # a percentage of 0 is not defined
+            return 1.0  # the control's mean is 0, so no percentage of it exists
         lower = self.metric.better == "lower"
         if self.length == "anytime":
             over = excess_in_turn(self.pairs, lower, self.margin)

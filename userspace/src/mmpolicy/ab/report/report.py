@@ -156,7 +156,7 @@ class Report:
                 yield Doubt(OWN, each.doubt())
 
     def _doubts(self) -> Iterator[str]:
-        """Yield those reasons that concern the run as a whole."""
+        """Yield the reasons for doubt that concern the whole run, not a single metric."""
         status = self.recording.end.get("status", "killed")
         if self._stopped_in_treatment and not self.harmed:
             yield (
