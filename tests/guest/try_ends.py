@@ -234,7 +234,9 @@ def decision() -> str:
     for path in (STORE / "try").glob("*.json"):
         with suppress(ValueError, FileNotFoundError):
             page = json.loads(path.read_text())["page"]
-            return "; ".join(line for line in page if line.startswith(("metric", "decision")))
+            return "; ".join(
+                line for line in page if line.startswith(("metric", "verdict", "note", "decision"))
+            )
     return ""
 
 
