@@ -316,7 +316,8 @@ def test_sizes_that_are_kept_in_part(
         assert f"rm {BOOT_FILE}" in " ".join((result.out + result.err).split())
     kept.keep(tree, phase=KEEPING)
     assert standing(tree, read_trials(tree)[-1]) == HALF_KEPT
-    assert run("try", "--status").code == 6
+    status = run("try", "--status")
+    assert (status.code, status.out.endswith(f"undone by: {kept.undo}\n")) == (6, True)
     kept.keep(tree, phase=RUNNING)
     with tree.locked(AB_LOCK, f"{RESTORE}1"):
         tree.put(RECOVERY, json.dumps({"before": {}, "ours": {}, "wanted": {}}))

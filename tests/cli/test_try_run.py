@@ -327,6 +327,10 @@ def test_what_is_left_of_a_trial_that_was_killed(
         assert standing(tree, last(tree)) == stands
     with tree.locked(LOCK, f"{RUN}1"):
         assert standing(tree, last(tree)) == KEEPING
+    status = run("try", "--status")  # of a trial whose end could not be recorded
+    assert (status.code, status.out.startswith(f"{KEPT}: ")) == (0, True)
+    assert status.out.endswith(f"all is kept; undone by: {kept.undo}\n")
+    assert run("try", "--status", "--json").json["trial"]["undo"] == kept.undo
     run("unbind", "--cgroup", WEB)
     assert standing(tree, last(tree)) == HALF_KEPT
     told = run("try", "--status")

@@ -26,10 +26,11 @@ RECORD = TREE / "bench/try-ends.jsonl"
 SEED, ROUNDS = 2, 4
 MORE = "MMPOLICY_TRY_ENDS"  # SEED:ROUNDS, which are added to the record
 GROUP = f"{TOP}/tried"
-# Less CPU time while the treatment or the kept profile decides for it, and the same memory. An
-# experiment binds no cgroup: in a block of the treatment it treats 100 percent.
+# Less CPU time while the treatment or the kept profile decides for it, and the same memory. It has
+# faults in all blocks, as a report compares nothing if no policy has decided. An experiment binds
+# no cgroup: in a block of the treatment it treats 100 percent.
 WORKS = f"""
-import contextlib, time
+import contextlib, mmap, time
 from pathlib import Path
 def treated():
     root = Path("{ROOT}")
@@ -39,6 +40,8 @@ def treated():
         return bound or told == ["1\\n", "100\\n"]
 while True:
     time.sleep(0.1)
+    with mmap.mmap(-1, 65536, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
+        area.write(bytes(65536))
     if not treated():
         sum(range(200000))
 """

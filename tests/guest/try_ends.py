@@ -257,8 +257,8 @@ def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
         return stands, f"the state: {before} -> {now}"
     if stands == "changed since" and kind not in ("unload", "removed", "restart"):
         return stands, "nobody has changed it"
-    undo = found["trial"]["undo"] or run("try", "--status")[1].partition("undone by: ")[2]
     if not whole:
+        undo = found["trial"]["undo"]
         shell(undo)
         if state() != before:
             return stands, f"{undo} leaves {state()}, not {before}"

@@ -157,7 +157,9 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
 
 def undo_of(tree: Tree, trial: Trial) -> str:
     """Return the commands that undo those parts of a kept setting that are in force."""
-    parts = [] if trial.sizes else [*_parts_of_setting(tree, trial)]
+    if trial.sizes:
+        return trial.undo
+    parts = _parts_of_setting(tree, trial)
     return " && ".join(command for there, command in parts if there and command)
 
 
@@ -188,4 +190,4 @@ def withdraw(tree: Tree) -> None:
                 "decision   not kept: the trial was killed while it set the "
                 "sizes; they are restored",
             )
-            trial.keep(tree, phase=BACK, page=page, exit=int(Exit.FAILED))
+            trial.keep(tree, phase=BACK, page=page, exit=int(Exit.FAILED), undo="")

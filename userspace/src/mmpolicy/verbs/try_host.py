@@ -59,9 +59,8 @@ def keeps_sizes(tree: Tree, treatment: str) -> str:
     return f"{told(change_of(tree, treatment)[1])} for the whole host, and {BOOT_FILE} at each boot"
 
 
-def keep_sizes(host: Host, trial: Trial, before: Values) -> str:
-    """Set the sizes of a trial now and for each boot, or neither; return the commands that undo
-    both.
+def keep_sizes(host: Host, trial: Trial, before: Values) -> None:
+    """Set the sizes of a trial now and for each boot, or neither.
 
     Until both are done, a recovery file makes systemd restore the former sizes; put_back() then
     also removes the file for the boot.
@@ -82,7 +81,6 @@ def keep_sizes(host: Host, trial: Trial, before: Values) -> str:
             ) from err
         tree.drop(RECOVERY)
     keep_change(host, StateChange({}, {}), f"keeps {told(trial.sizes)}")
-    return _undo(before)
 
 
 def _boot_lines(trial: Trial) -> Iterator[str]:
@@ -92,7 +90,8 @@ def _boot_lines(trial: Trial) -> Iterator[str]:
     yield ""
 
 
-def _undo(before: Values) -> str:
+def undo_sizes(before: Values) -> str:
+    """Return the commands that undo keep_sizes()."""
     commands = [f"cd {THP}"]
     for value in dict.fromkeys(before.values()):
         files = (path.removeprefix(f"{THP}/") for path in sorted(before) if before[path] == value)

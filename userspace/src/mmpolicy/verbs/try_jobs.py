@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from mmpolicy.ab.samples import load
@@ -18,6 +18,8 @@ from mmpolicy.control.trials import (
     CUT_OFF,
     FOLDER,
     HALF_KEPT,
+    KEEPING,
+    KEPT,
     LEFT,
     RUN,
     RUNNING,
@@ -65,6 +67,8 @@ def tell_status(host: Host, want_json: bool) -> int:
     """
     trial, now = _last(host.tree), live(host.tree)
     stands = standing(host.tree, trial)
+    if trial.phase == KEEPING:
+        trial = replace(trial, undo=undo_of(host.tree, trial))
     watched = watched_of(host.tree, trial.name)
     others = [each for each in read_watched(host.tree)
               if each.trial != trial.name and each.phase != ENDED and not each.known]  # fmt: skip
@@ -76,7 +80,9 @@ def tell_status(host: Host, want_json: bool) -> int:
         if stands == CUT_OFF and trial.candidate in ONCE:
             yield f"next: {ONCE_CUT_OFF}"
         elif stands in NEXT:
-            yield f"next: {NEXT[stands]}" + undo_of(host.tree, trial) * (stands == HALF_KEPT)
+            yield f"next: {NEXT[stands]}" + trial.undo * (stands == HALF_KEPT)
+        elif (trial.phase, stands) == (KEEPING, KEPT):
+            yield f"next: it ended before it could record that all is kept; undone by: {trial.undo}"
         elif trial.page:
             yield trial.page[-1]
         if watched:

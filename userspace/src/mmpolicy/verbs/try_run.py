@@ -42,7 +42,7 @@ from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
 from mmpolicy.verbs.ab_run import planned, run_planned
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.explain import profile_name
-from mmpolicy.verbs.try_host import change_of, keep_sizes, keeps_sizes
+from mmpolicy.verbs.try_host import change_of, keep_sizes, keeps_sizes, undo_sizes
 from mmpolicy.verbs.try_now import WAITING, not_now
 
 if TYPE_CHECKING:
@@ -222,8 +222,9 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
     try:
         if wish.candidate == SIZES:
             before, sizes = change_of(host.tree, wish.treatment)
-            trial = trial.keep(host.tree, phase=KEEPING, sizes=sizes, page=tuple(page))
-            undo, kept = keep_sizes(host, trial, before), f"{told(sizes)} for the whole host"
+            undo, kept = undo_sizes(before), f"{told(sizes)} for the whole host"
+            trial = trial.keep(host.tree, phase=KEEPING, sizes=sizes, page=tuple(page), undo=undo)
+            keep_sizes(host, trial, before)
         else:
             profile = _free_name(read_state(host.tree), wish)
             trial = trial.keep(host.tree, phase=KEEPING, profile=profile)
@@ -231,7 +232,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
             kept = f"{wish.cgroup} is bound to the profile {profile}"
     except Error as err:
         page.append(f"decision   not kept, the former state is restored: {err.message}")
-        trial.keep(host.tree, phase=BACK, exit=int(err.exit_code), page=tuple(page))
+        trial.keep(host.tree, phase=BACK, exit=int(err.exit_code), page=tuple(page), undo="")
         raise
     page.append(f"decision   kept: {kept}")
     page.append(f"undo       {undo}")

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0
+"""What `mmpolicy try` does without the module, from its start to its page.
+
+It is run on this machine, whose CPU time is that of hardware, and in a guest of Linux 6.1:
+
+sizes     `--host --candidate thp-sizes`, the kernel's own folios below 2 MB
+collapse  a heap in single pages, which is read and written at random: CPU time per access
+trim      a heap of 2 MB pages of which one page in 16 is used
+
+Each trial is judged by the rule that it prints. The memory is also taken from the kernel, before
+and after. The benchmark sets the sizes of the whole host while it runs, and restores them; it needs
+root and an idle machine. docs/cli.md has the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import THP, thp_settings, unwind_on_signals, with_table
+from bench.collapse import STOPPED
+from bench.maintain import memory_cgroups
+from lab import counting
+from lab.guest import COMPILED, PYTHON, Guest
+from lab.machine import TREE
+from lab.programs import must, workload
+
+GROUP = "/mmpolicy-bench-tried"
+KEPT = TREE / "bench/tried.json"
+PAGE = TREE / "docs/cli.md"
+SOURCES = f"{TREE}/userspace/src:{TREE}/tests:{TREE}"
+FILL_S = 60.0
+SPARSE = """
+import mmap, sys, time
+pages = (int(sys.argv[1]) << 20) // 4096
+heap = mmap.mmap(-1, pages * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for at in range(0, pages, 16):
+    heap[at * 4096] = 1
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+    sum(heap[at * 4096] for at in range(0, pages, 1024))
+"""
+
+
+def settings(**more: str) -> dict[str, str]:
+    """Return files of this kernel, with khugepaged at rest."""
+    return {name: value for name, value in (STOPPED | more).items() if (THP / name).exists()}
+
+
+def sizes_of(pid: int) -> dict[str, int]:
+    """Return KiB of private memory, and of that in 2 MB pages."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
+    return {"kib": found["Anonymous:"], "huge_kib": found["AnonHugePages:"]}
+
+
+@contextlib.contextmanager
+def service(argv: list[str], said: Path, sizes: Mapping[str, str]) -> Iterator[int]:
+    """A program in a cgroup of its own, once its heap is filled under these sizes."""
+    folder = memory_cgroups().parent / GROUP.strip("/")
+    folder.mkdir()
+    try:
+        with thp_settings(sizes), said.open("w") as out:
+            inside = f"echo $$ >{folder}/cgroup.procs; exec {shlex.join(argv)}"
+            job = subprocess.Popen(["sh", "-c", inside], stdout=out)
+            end = time.monotonic() + FILL_S
+            while not said.read_text().startswith("ready") and time.monotonic() < end:
+                time.sleep(0.1)
+        try:
+            yield job.pid
+        finally:
+            job.kill()
+            job.wait()
+    finally:
+        folder.rmdir()
+
+
+def tried(*words: str) -> dict[str, Any]:
+    """Run a trial; return its exit code, its page, and its time."""
+    env = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONPYCACHEPREFIX": str(COMPILED)}
+    begin = time.monotonic()
+    argv = [sys.executable, "-m", "mmpolicy", "try", *words, "--yes", "--foreground"]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    said = (done.stdout + done.stderr).strip().splitlines()
+    page = [each for each in said if each.split()[0] in ("did", "metric", "decision")]
+    return {"exit": done.returncode, "page": page or said[-2:],
+            "seconds": round(time.monotonic() - begin)}  # fmt: skip
+
+
+def of_a_service(
+    candidate: str, argv: list[str], said: Path, sizes: Mapping[str, str], block: float, *more: str
+) -> dict[str, Any]:
+    """Try a candidate on a program, and take its memory before and after."""
+    with service(argv, said, sizes) as pid:
+        before = sizes_of(pid)
+        words = ("--cgroup", GROUP, "--candidate", candidate, "--block", f"{block:g}", *more)
+        return {**tried(*words), "before": before, "after": sizes_of(pid)}
+
+
+def here(mib: int, block: float) -> dict[str, Any]:
+    """Try each candidate on the kernel that runs here."""
+    with tempfile.TemporaryDirectory() as folder, thp_settings(settings()):
+        said = Path(folder, "said")
+        count = f"cmd:awk 'NR>1{{s+=1/$1}}END{{print s}}' {said}/s"
+        heap = [str(workload("bigheap")), str(mib), "full", "madvise"]
+        sparse = [sys.executable, "-c", SPARSE, str(mib)]
+        return {
+            "kernel": platform.release(),
+            "sizes": tried("--host", "--candidate", "thp-sizes"),
+            "collapse": of_a_service("collapse", heap, said, settings(enabled="never"), block,
+                                     "--work", count),
+            "trim": of_a_service("trim", sparse, said, settings(enabled="always"), block),
+        }  # fmt: skip
+
+
+def in_guest() -> dict[str, Any]:
+    """Do the same in a guest of Linux 6.1, smaller, as its CPU time tells nothing."""
+    with Guest(series="linux-6.1", flavor="cloud", mem="2G", cpus=2, swap="1G") as guest:
+        words = f"{PYTHON} -m bench.tried --here --mib 64 --block 24"
+        path = f"PYTHONPATH={SOURCES} PYTHONPYCACHEPREFIX={COMPILED} MMPOLICY_CACHE="
+        out = must(guest, f"{path}{os.environ.get('MMPOLICY_CACHE', '')} {words}", 3600)
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+
+def table(kept: dict[str, Any]) -> Iterator[str]:
+    """Yield the table."""
+    yield "| kernel | candidate | exit | private memory, MiB | in 2 MB, MiB | told |"
+    yield "|---|---|---|---|---|---|"
+    for each in kept.values():
+        for name in ("sizes", "collapse", "trim"):
+            found = each[name]
+            memory = [f"{found['before'][key] >> 10} -> {found['after'][key] >> 10}"
+                      if "before" in found else "-" for key in ("kib", "huge_kib")]  # fmt: skip
+            told = "; ".join(" ".join(line.split()) for line in found["page"])
+            yield f"| {each['kernel']} | {name} | {found['exit']} | {' | '.join(memory)} | {told} |"
+
+
+def main(argv: list[str]) -> None:
+    """Measure on this machine, or in the guest, or both."""
+    parser = argparse.ArgumentParser(prog="./dev bench tried", description=__doc__)
+    parser.add_argument("--mib", type=int, default=512, help="size of the heap here")
+    parser.add_argument("--block", type=float, default=96.0, help="seconds of a measurement here")
+    parser.add_argument("--only", choices=("guest", "machine"), help="only there")
+    parser.add_argument("--here", action="store_true", help="print the figures, and keep nothing")
+    given = parser.parse_args(argv)
+    unwind_on_signals()
+    if given.here:
+        print(json.dumps(here(given.mib, given.block)))
+        return
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for place in ("guest", "machine"):
+        if given.only in (None, place):
+            counting.progress(place)
+            kept[place] = in_guest() if place == "guest" else here(given.mib, given.block)
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    PAGE.write_text(with_table(PAGE.read_text(), "tried", table(kept)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
