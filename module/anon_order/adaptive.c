@@ -67,8 +67,8 @@ static __always_inline unsigned long both_ends(const pte_t *pte, unsigned int nr
 }
 
 /*
- * Reads a sample of page table entries: of a block of 16 pages both ends and a
- * neighbour of one end, of a group of 4 pages all four.
+ * Combines the bits of a sample of page table entries: in a block of 16 pages,
+ * both ends and a neighbour of one of them; in a group of 4 pages, all four.
  */
 static __always_inline unsigned long samples(const pte_t *pte, unsigned int nr)
 {

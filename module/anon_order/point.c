@@ -275,7 +275,10 @@ static __always_inline bool anon_order_mapped(const struct vm_fault *vmf, int or
 	return policy->witness && (vmf->flags & FAULT_FLAG_USER);
 }
 
-/* Path while faults are timed. */
+/*
+ * Implements mmp_anon_mapped() while faults are timed: also ends the time of
+ * this fault.
+ */
 static noinline bool anon_order_mapped_timed(const struct vm_fault *vmf, int order)
 {
 	mmp_fault_ends(vmf);

@@ -43,7 +43,10 @@ int mmp_member_at(const char *structure, const char *member, const char *type);
 typedef void (*mmp_layout_fn)(const char *name, const char *type, unsigned int bits);
 void mmp_layout(const char *structure, const char *member, mmp_layout_fn take);
 
-/* find.c: needs of the points in the running kernel, one per row of needs.h */
+/*
+ * find.c: symbols and types that the points need in the running kernel, one per
+ * row of needs.h
+ */
 enum mmp_need {
 	MMP_NEED_NONE,
 #define MMP_HOOK(point, id, ...)	MMP_NEED_##id,

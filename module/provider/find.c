@@ -15,8 +15,8 @@ enum kind { HOOK, CALL, VARIABLE, MEMBER, NOTHING };
 #define MMP_NOT(have)	(MMP_HAVE_##have ? UNFIT : 0)
 
 /*
- * One symbol that meets a need, and the variants (enum mmp_way) that follow
- * from it.
+ * One of the symbols that can meet a need, and the variants (enum mmp_way) of
+ * the module that are used if the kernel has that symbol.
  */
 struct one {
 	const char *name;

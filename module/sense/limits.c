@@ -227,7 +227,10 @@ static void limits_walk(struct work_struct *work)
 	limits_forget_others(walk.number);
 	took = ktime_get_ns() - begin;
 	pause = nsecs_to_jiffies(mmp_walk_pause(took));
-	/* Valid until the next walk ends, even if that takes twice as long. */
+	/*
+	 * The limits found are valid until the next walk ends, even if that
+	 * walk takes twice as long.
+	 */
 	WRITE_ONCE(good_until, jiffies + pause + nsecs_to_jiffies(2 * took) +
 		   msecs_to_jiffies(MMP_STALE_MS));
 	queue_delayed_work(mmp_unbound_wq, &walker, pause);

@@ -45,8 +45,8 @@ static const u8 nop[MCOUNT_INSN_SIZE] = { 0x1f, 0x20, 0x03, 0xd5 };
 
 static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];
 static u8 *site;	/* writable alias of the ftrace call */
-static char *byte;	/* writable alias in the kernel's BTF */
-static char flip = 1;	/* bits to flip there */
+static char *byte;	/* writable alias of a byte of the kernel's BTF */
+static char flip = 1;	/* bits to flip in the byte */
 
 static void nothing(void)
 {

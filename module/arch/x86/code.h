@@ -38,7 +38,10 @@ static inline bool mmp_code_jumps_on_condition(u32 opcode)
 static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 {
 	switch (opcode) {
-	/* Static keys, static calls, ftrace, return thunks, retpolines */
+	/*
+	 * Patched for static keys, static calls, ftrace, return thunks,
+	 * retpolines
+	 */
 	case 0x90: case MMP_TWO_BYTES(0x1e): case MMP_TWO_BYTES(0x1f):	/* NOP, ENDBR */
 	case 0xcc:							/* INT3 */
 	case 0xe8: case 0xe9: case 0xeb: case 0xc2: case 0xc3:	/* CALL, JMP, RET */
