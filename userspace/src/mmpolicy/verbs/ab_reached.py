@@ -49,8 +49,8 @@ def _differing(first: Settings, second: Settings) -> set[str]:
 
 
 def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[str]) -> None:
-    """Refuse arms that set the kernel's folio sizes, if these do not reach any cgroup of the
-    metrics.
+    """Refuse arms that set the kernel's folio sizes, if almost no memory in the cgroups of
+    the metrics can get these sizes.
     """
     wanted = {path.rpartition("/")[2] for path in paths if path.startswith(f"{THP}/")}
     sources = [source for metric in metrics or () for source in Metric.parse(metric).sources()]

@@ -232,7 +232,7 @@ class Coins:
 
 
 def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Means:
-    """Return the means by which the effect of the pairs is checked."""
+    """Return the ratio of means and the totals, which check the effect of the pairs."""
     known = [host for host in hosts if len(host.sums) == len(host.d)]
     coins = Coins.of(known, seed, tosses, with_totals=True)
     spread = spread_of([(host.d, host.sums) for host in known])

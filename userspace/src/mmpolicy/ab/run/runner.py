@@ -65,7 +65,7 @@ class Length:
 
     @property
     def most(self) -> int:
-        """Return the most pairs, if some are lost."""
+        """Return the highest number of pairs to run, with those that replace lost pairs."""
         return self.pairs * (STRETCH if self.stretches and not self.way else 1)
 
     def blocks(self, design: Design, pairs: int = 0) -> int:
