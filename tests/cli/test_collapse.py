@@ -132,7 +132,7 @@ def test_what_it_prints(run: Run, advice: FakeAdvice, log: list[str]) -> None:
     assert lines[1].split()[6:] == ["%", "->", "31.6", "%", "4", "0"]
     assert lines[-2].startswith("left alone: 3.0 MiB not full, 2.0 MiB ")
     assert lines[-1] == "--min-used 98 would take 2.0 MiB more, and let memory grow by 0.0 MiB"
-    assert "2 ranges of 2 MB; a collapse takes 5.0 ms on this host" in result.err
+    assert "up to 2 ranges of 2 MB; a collapse takes 5.0 ms on this host" in result.err
     assert "at 3 % of the time all take 0 s or more" in result.err
     assert log == ["collapse db: 4 MiB in 2 MB pages"]
 

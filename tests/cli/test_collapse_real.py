@@ -28,7 +28,7 @@ from mmpolicy.errors import Error
 from mmpolicy.host.advice import BLOCK, Advice
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.collapse import Collapser, Done, Limits, Target
+from mmpolicy.memory.collapse import CHUNK, LOCKED, SHARED, Collapser, Done, Limits, Target
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import HUGE, PRESENT, Space
 from mmpolicy.memory.trim import Pressure
@@ -154,6 +154,19 @@ def test_only_what_is_full(layout: str, huge: int) -> None:
         assert one.kib("AnonHugePages") == huge * BLOCK >> 10
         assert one.kib("Rss") == before
         assert one.say("check") == "0"
+
+
+@pytest.mark.parametrize(("layout", "cause"), [("locked", LOCKED), ("shared", SHARED)])
+def test_a_dry_run_judges_each_block(layout: str, cause: str) -> None:
+    """Also in ranges of CHUNK blocks in which no page is missing, which the first look takes."""
+    blocks = 3 * CHUNK
+    with program(layout, blocks) as one:
+        words = ["collapse", "--pid", str(one.pid), "--dry-run", "--json"]
+        words += ["--max-stop", "10000", "--reserve", "0"]
+        result = CliRunner().invoke(main, words, obj=Host(Tree("/")))
+        data = json.loads(result.output)
+        assert (data["areas"], data["processes"][0]["made_kib"]) == ([], 0)
+        assert data["skipped_kib"][cause] >= blocks * BLOCK >> 10
 
 
 def test_holes_are_filled_on_request() -> None:

@@ -313,7 +313,8 @@ def _collapse(
     collapser = Collapser(host, limits, pressure)
     blocks = sum(len(area.starts) for area in areas)
     if blocks:
-        click.echo(_cost(host, given, blocks, one_s), err=True)
+        # a quick look does not tell shared, locked or watched memory
+        click.echo(f"up to {_cost(host, given, blocks, one_s)}", err=True)
     began = host.clock()
     signal = _run(host, given, collapser, targets, areas, blocks)
     took = host.clock() - began
