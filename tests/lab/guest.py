@@ -532,13 +532,13 @@ class Job:
 def new_guest(flavor: str, **needs: Any) -> Guest:
     """Return a guest, not yet booted, with the kernel for a flavor.
 
-    MMPOLICY_SERIES names the series. If KSRC is set, the user's own kernel replaces the flavor
-    "patched". MMPOLICY_KERNEL names a flavor that replaces all others.
+    MMPOLICY_SERIES names the series, if `needs` has none. If KSRC is set, the user's own kernel
+    replaces the flavor "patched". MMPOLICY_KERNEL names a flavor that replaces all others.
     """
     if flavor == "patched" and os.environ.get("KSRC"):
         flavor = "ksrc"
     flavor = os.environ.get(ONE_KERNEL) or flavor
-    return Guest(flavor=flavor, series=SERIES, **needs)
+    return Guest(flavor=flavor, **{"series": SERIES, **needs})
 
 
 def parse_options(argv: list[str]) -> argparse.Namespace:
