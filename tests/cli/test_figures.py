@@ -167,6 +167,26 @@ def test_picture_of_readme() -> None:
     assert (kinds[small], kinds[large], max(kinds[adaptive])) == ({"0"}, {"4"}, "4")
 
 
+def test_the_experiment_of_the_tutorial() -> None:
+    """README and the page of redis repeat the report that the tutorial shows."""
+    line = r"^{} +\d+ of .* {}([\d.]+) % +{}([\d.]+) % \.\. {}([\d.]+) %"
+    (fewer, most, least), (more, low, high) = (
+        [
+            f"{float(each):.0f}"
+            for each in re.findall(line.format(name, *[sign] * 3), report, re.M)[0]
+        ]
+        for report in [(TREE / "docs/tutorial.md").read_text()]
+        for name, sign in (("faults", "-"), ("memory", r"\+"))
+    )
+    readme, redis = (
+        " ".join((TREE / page).read_text().split())
+        for page in ("README.md", "docs/workloads/redis.md")
+    )
+    assert f"filled and emptied took {more} % more ({low} to {high} %)" in readme
+    assert f"{more} % more memory ({low} to {high} %)" in redis
+    assert f"{fewer} % fewer faults ({least} to {most} %)" in redis
+
+
 # Policies in BPF
 
 
