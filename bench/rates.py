@@ -56,6 +56,8 @@ Worlds with "not held" in their name are those that a run of this length cannot 
 - *false find*: any arm of a bench that is equal to the first one was found to differ.
 - *held*: the 95 % interval has the truth in it; *totals held*: that of the totals.
 - *carry-over*: it was reported, and there is none.
+- *ran*: `try` ran the verb, as the values before promised a narrow interval; *exit 0* is of
+  these trials alone.
 - *doubted*: the phase of equal arms, or of neighbours, raised a doubt.
 
 Without another word a run has 12 pairs and noise of 5 % in a block, and the treatment is equal.
@@ -107,7 +109,9 @@ def row(world: World, found: Mapping[str, Any]) -> str:
     """Return the row of a world: the outcomes with a target."""
     told = []
     for name, should in world.should.items():
-        hits, runs = found["outcomes"][name]
+        hits, runs = found["outcomes"].get(name, (0, 0))
+        if not runs:
+            continue
         whole = name == "rounds"
         told.append(f"{hits / runs:.1f} rounds" if whole else f"{name} {cell(hits, runs, should)}")
     return f"| {world.name} | {'; '.join(told)} | {found['runs']:,} |"

@@ -45,7 +45,7 @@ def check(world: World, runs: int) -> None:
     for name, (low, high) in world.should.items():
         if (low, high) == ANY:
             continue
-        hits, number = found[name]
+        hits, number = found.get(name, (0, 0))
         print(f"{world.title}, {name}: {hits} of {number}, should be {low:g} to {high:g} %")
         assert binom.sf(hits - 1, number, high / 100) > UNLIKELY, name
         assert binom.cdf(hits, number, low / 100) > UNLIKELY, name

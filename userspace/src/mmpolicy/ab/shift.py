@@ -52,6 +52,21 @@ class Change(NamedTuple):
         high = max(fit.estimate + STUDENT * fit.error for fit in found)
         return cls(level, estimate, min(low, estimate), max(high, estimate))
 
+    @classmethod
+    def least(cls, before: Sequence[float], gap: float) -> float:
+        """Return half the width of the interval of a change, if as many values after have the same
+        noise.
+        """
+        number, level = len(before), fmean(before)
+        values = [each - level for each in before]
+        alone, both = _noises(number, number, gap), _noises(2 * number, number, gap)
+        found = [(noise.fit(values), noise.square / whole.square)
+                 for noise, whole in zip(alone, both)]  # fmt: skip
+        best = max(fit.likelihood for fit, _ in found)
+        return STUDENT * max(
+            fit.error * sqrt(ratio) for fit, ratio in found if fit.likelihood >= best - REJECTED
+        )
+
     def percent(self, value: float) -> float:
         """Return a change in percent."""
         return 100 * value / self.before if self.before else 0.0
@@ -88,7 +103,8 @@ class _Noise:
         self._scales = [sqrt(whole / (1 - each**2)) for each in self._left]
         after = [float(each >= moment) for each in range(number)]
         self._causes = list[tuple[list[float], float]]()
-        for series in ([1.0] * number, list(accumulate(steps)), after):
+        causes = ([1.0] * number, list(accumulate(steps)), after)
+        for series in causes if moment < number else causes[:-1]:
             rest, _ = self._unexplained(series)
             self._causes.append((rest, _dot(rest, rest)))
 
@@ -103,8 +119,13 @@ class _Noise:
             rest = [y - share * x for x, y in zip(cause, rest)]
         return rest, share
 
+    @property
+    def square(self) -> float:
+        """Return the sum of squares of the last cause, as the other causes do not explain it."""
+        return self._causes[-1][1]
+
     def fit(self, values: Sequence[float]) -> _Fit:
-        """Return the change in a series of values."""
+        """Return the last cause in a series of values, such as the change."""
         rest, change = self._unexplained(values)
         squares = [square for _, square in self._causes]
         freedom, noise = len(values) - len(squares), max(_dot(rest, rest), float_info.min)

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mmpolicy.ab.metrics import Metric
@@ -53,9 +54,13 @@ from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, Wish
 if TYPE_CHECKING:
     import click
 
-BLOCK_S = 480.0  # seconds of each measurement, without --block
-PARTS = 48  # number of parts of each measurement
+BLOCK_S = 480.0  # seconds of PARTS, without --block
+PARTS = 48  # least number of parts of each measurement
+STEPS = 4  # a measurement takes so many times PARTS at most
+# An interval that is narrower than its margin by this factor tells in 80 % of trials or more.
+SURE = 1.4
 LOOK_S = 10.0
+GAP = 2.0  # parts from before to after, about, while the verb works
 COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
 
@@ -115,7 +120,7 @@ class OnceWish(Wish):
 
     @property
     def seconds(self) -> float:
-        """Return the seconds that one measurement takes."""
+        """Return the least seconds that one measurement takes."""
         return self.block or BLOCK_S
 
 
@@ -145,10 +150,13 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         raise Error(text, Exit.USAGE, hint)
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
+    least, most = (2 * each * wish.seconds + LOOK_S for each in (1, STEPS))
     yield (
-        f"measures {wish.cgroup} for {wish.seconds:g} s, runs {wish.treatment} on it once, and "
-        f"measures again: {2 * wish.seconds + LOOK_S:.0f} s, and the time of {wish.treatment}"
+        f"measures {wish.cgroup} for {wish.seconds:g} s, or up to {STEPS * wish.seconds:g} s if it "
+        f"varies much, runs {wish.treatment} on it once, and measures again for as long: "
+        f"{least:.0f} to {most:.0f} s, and the time of {wish.treatment}"
     )
+    yield f"does not run {wish.treatment} if the service varies too much to be judged in that time"
     yield "measured before and after, which proves less: it cannot be undone block by block"
     yield f"rule: {wish.rule()}"
 
@@ -171,10 +179,18 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         ]
         try:
             tell_ready()
-            options, before = run.look(), run.measure()
+            options, before = run.look(), Level()
+            for _ in range(STEPS):
+                run.measure(before, PARTS)
+                if not (noisy := too_noisy(wish.gains, before, bool(wish.work))):
+                    break
+            else:
+                text = f"{noisy} varies too much to be judged in {STEPS * wish.seconds:g} s"
+                reason = f"{text}, so {wish.treatment} did not run; a longer --block tells more"
+                return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
             for name in HOW[wish.candidate].verbs:
                 page.append(f"did        {name}: {run.work(name, options)}")
-            after = run.measure()
+            after = run.measure(Level(), len(before.cpu))
         except (StoppedError, Error) as err:
             code = SHELL + caught[0] if caught else int(Exit.FAILED)
             reason = err.message if isinstance(err, Error) else str(err)
@@ -203,9 +219,7 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
     """Return the exit code, which is 0 only if the candidate pays, and the reason."""
     worse = dict[str, bool]()
     for name, change in changes.items():
-        margin = MARGINS[name] / 100 * change.before
-        if name == "cpu" and not per_work:
-            margin = max(margin, LEAST_PERCENT / 100)
+        margin = _margin(name, change.before, per_work)
         low, high = (-change.high, -change.low) if name == "work" else (change.low, change.high)
         if low > margin:
             return Exit.WORSE, f"{name} is shown to be worse by more than its margin"
@@ -218,6 +232,24 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
         text = f"{doubtful[0]} may be worse by more than its margin"
         return Exit.INCONCLUSIVE, f"{text}; a longer --block tells more"
     return Exit.DONE, f"{found[0]} {changes[found[0]].text()}"
+
+
+def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> str:
+    """Return the first metric whose noise hides an effect that the rule asks for, or "".
+
+    The interval that is to be expected must not reach the margin or, of the only gain, twice that.
+    """
+    for name in MARGINS:
+        if values := getattr(level, name):
+            reach = _margin(name, fmean(values), per_work) * (2 if (name,) == tuple(gains) else 1)
+            if Change.least(values, GAP) * SURE > reach:
+                return name
+    return ""
+
+
+def _margin(name: str, before: float, per_work: bool) -> float:
+    margin = MARGINS[name] / 100 * before
+    return max(margin, LEAST_PERCENT / 100) if name == "cpu" and not per_work else margin
 
 
 def _gains(name: str, change: Change) -> bool:
@@ -301,11 +333,11 @@ class _Run:
             raise StoppedError("failed", seen.stays)
         return seen.trim_options.split()
 
-    def measure(self) -> Level:
-        """Measure for the length of one block."""
+    def measure(self, level: Level, parts: int) -> Level:
+        """Measure so many parts more."""
         last = self._sample()
-        level = Level(began=last[1].t)
-        for _ in range(PARTS):
+        level.began = level.began or last[1].t
+        for _ in range(parts):
             self._pause(self.wish.seconds / PARTS)
             now = self._sample()
             (cpu, first), (then, second) = last, now
