@@ -77,6 +77,11 @@ for line in sys.stdin:
             memory.madvise(4, first + n * page, page)
             memory[first + n * page : first + (n + 1) * page] = text(n)
         print("done", flush=True)
+    elif word == "unmap":  # each 2 MB keeps its folio, which 512 entries map then
+        for at in range(start + first, start + first + blocks * block, block):
+            for rights in (1, 3):
+                assert libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(page), rights) == 0
+        print("done", flush=True)
     elif word == "exec":
         os.execv(sys.executable, [sys.executable, "-c", "print('over', flush=True); input()"])
 """
@@ -167,6 +172,19 @@ def test_a_dry_run_judges_each_block(layout: str, cause: str) -> None:
         data = json.loads(result.output)
         assert (data["areas"], data["processes"][0]["made_kib"]) == ([], 0)
         assert data["skipped_kib"][cause] >= blocks * BLOCK >> 10
+
+
+def test_consecutive_frames_are_no_huge_page() -> None:
+    """Of 512 entries with consecutive frames, the kernel makes one again."""
+    with program("full") as one:
+        if not Space(Tree("/"), one.pid, Holds(Tree("/"))).can_scan:
+            pytest.skip("this kernel has no PAGEMAP_SCAN")
+        assert collapsed(one) == 0
+        assert one.say("unmap") == "done"
+        assert one.kib("AnonHugePages") == 0
+        assert collapsed(one) == 0
+        assert one.kib("AnonHugePages") == BLOCKS * BLOCK >> 10
+        assert one.say("check") == "0"
 
 
 def test_holes_are_filled_on_request() -> None:

@@ -168,11 +168,16 @@ def _in_a_row(raw: bytes, first: int) -> bool:
     return int.from_bytes(raw, "little") == first * ONES + RISING
 
 
-def judge(raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool]) -> Verdict:
-    """Decide from its 512 pagemap entries whether to collapse an aligned 2 MB block."""
+def judge(
+    raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool], may_be_huge: bool = True
+) -> Verdict:
+    """Decide from its 512 pagemap entries whether to collapse an aligned 2 MB block.
+
+    Small pages may have consecutive frames too; may_be_huge=False says that these are small.
+    """
     marks = raw[7::8]
     first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
-    if is_huge(first, last) and _in_a_row(raw, first):
+    if may_be_huge and is_huge(first, last) and _in_a_row(raw, first):
         return Verdict(HUGE, PAGES, 0, first & FRAME)
     if marks == FULL:
         return Verdict("", PAGES, 0, first & FRAME)
@@ -285,7 +290,8 @@ class Target:
             raw = self._entries(begin, (end - begin) // BLOCK)
             if raw != bytes(len(raw)):
                 for at in range(0, len(raw), ENTRIES):
-                    yield begin + at // 8 * PAGE, self._judge(raw[at : at + ENTRIES])
+                    start = begin + at // 8 * PAGE
+                    yield start, self._judge(start, raw[at : at + ENTRIES])
 
     def _edge(self, start: int, end: int, seen: Seen) -> None:
         for begin in range(start, end, BLOCK):
@@ -299,8 +305,10 @@ class Target:
         raw = self._space.raw_entries(start, blocks * PAGES)
         return raw[: len(raw) // ENTRIES * ENTRIES]
 
-    def _judge(self, raw: bytes) -> Verdict:
+    def _judge(self, start: int, raw: bytes) -> Verdict:
         verdict = judge(raw, self._most, self._flags.is_zero_page)
+        if verdict.cause == HUGE and not self._is_made(start):
+            verdict = judge(raw, self._most, self._flags.is_zero_page, may_be_huge=False)
         if verdict.cause:
             return verdict
         if not verdict.frame:
@@ -320,7 +328,7 @@ class Target:
         if len(raw) < len(starts) * ENTRIES:
             return []
         parts = {start: raw[n * ENTRIES : (n + 1) * ENTRIES] for n, start in enumerate(starts)}
-        found = {start: self._judge(part) for start, part in parts.items()}
+        found = {start: self._judge(start, part) for start, part in parts.items()}
         fit = {start: parts[start] for start, verdict in found.items() if not verdict.cause}
         samples = (_own_pages(start, part[7::8])[::SAMPLE] for start, part in fit.items())
         if self._full_of_zeroes([*chain.from_iterable(samples)], 0):
@@ -376,8 +384,14 @@ class Target:
             return [True] * len(starts)
         raw = self._entries(starts[0], len(starts))
         entries = array("Q", raw.ljust(len(starts) * ENTRIES, b"\0"))
-        ends = zip(entries[::PAGES], entries[PAGES - 1 :: PAGES])
-        return [is_huge(first, last) for first, last in ends]
+        ends = zip(starts, entries[::PAGES], entries[PAGES - 1 :: PAGES])
+        return [is_huge(first, last) and self._is_made(start) for start, first, last in ends]
+
+    def _is_made(self, start: int) -> bool:
+        """Return whether one entry maps a 2 MB block, whose frames are consecutive; kernels before
+        6.7 cannot tell, and then the frames count.
+        """
+        return self._space.kind(start, start + BLOCK) == MADE or not self._space.can_scan
 
 
 def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
