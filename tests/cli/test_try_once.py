@@ -49,7 +49,7 @@ class Service(Clock):
     def __init__(self, tree: FakeTree) -> None:
         super().__init__()
         self.tree, self.cpu_us, self.factor = tree, 0.0, 1.0
-        self.noise = lambda: 1 + 0.01 * (int(self.now) % 3)
+        self.noise: Callable[[], float] = lambda: 1 + 0.01 * (int(self.now) % 3)
         self.at: list[tuple[float, Callable[[], object]]] = []
         self.put()
 

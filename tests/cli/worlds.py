@@ -930,7 +930,8 @@ def once_world(
         drawn = {name: draw(rng) for name, draw in draws.items()}
         for parts in range(PARTS, STEPS * PARTS + 1, PARTS):
             sides = {name: draw(parts) for name, draw in drawn.items()}
-            level = Level(**{name: before for name, (before, _) in sides.items()})
+            before = {name: each for name, (each, _) in sides.items()}
+            level = Level(before["cpu"], before["memory"], before.get("work", []))
             if not too_noisy(gains, level, bool(work)):
                 changes = {name: Change.of(*each, GAP) for name, each in sides.items()}
                 return {"exit 0": decide(gains, changes, bool(work))[0] == 0, "ran": True}
