@@ -74,6 +74,21 @@ def check_killed(guest: Guest) -> None:
     assert must(guest, SIZES) == before
 
 
+def check_worse(guest: Guest, unit: str) -> None:
+    """A service that uses one page in 64 kB: found worse by its memory, and all is as before."""
+    before = must(guest, SIZES)
+    words = (
+        f"--unit {unit} --candidate thp-sizes --yes --foreground --block 4 --pairs 12 --lease 1h"
+    )
+    result = guest.run(f"mmpolicy try {words}", 900)
+    found = status(guest, 0)
+    assert (result.rc, found["standing"]) == (8, "back"), result.out
+    (memory,) = (line for line in found["trial"]["page"] if line.startswith("metric     memory: "))
+    assert float(memory.split()[2]) > 50 and "worse" in memory, memory
+    assert must(guest, SIZES) == before
+    must(guest, f"[ ! -e {RECOVERY} ] && [ ! -e {BOOT_FILE} ]")
+
+
 def check_end(guest: Guest) -> None:
     """A trial by systemd under load, to its end: kept or as before, by the exit code of its page.
 

@@ -22,6 +22,7 @@ from .sessions import for_one_service, keep_it, let_redis_have_them, replay
 from .shell import with_packages
 from .system import HOST, System, folder_of_root, new_system
 from .test_packages import YES, as_printed
+from .test_try_ends import WORKS
 from .tools import KHUGEPAGED, ROOT, THP, histograms, readme
 
 SECONDS = 100.0  # each test, about
@@ -399,6 +400,64 @@ def test_sizes_of_the_whole_host(plain: System) -> None:
         host_sizes.give_libraries(guest)
         host_sizes.check_killed(guest)
         host_sizes.check_end(guest)
+
+
+# One page in each 64 kB of 64 MiB, again and again.
+SPARSE = """
+import mmap, time
+while True:
+    area = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, 64 << 20, 65536):
+        area[at] = 1
+    time.sleep(0.5)
+    area.close()
+"""
+TRIED = """\
+[Service]
+ExecStart=python3 /root/%N.py
+
+[Install]
+WantedBy=multi-user.target
+"""
+GOES_ON = re.compile(r"mmpolicy try --watch 10% --trial try-[-\d]+")
+
+
+@pytest.fixture
+def tried(plain: System) -> Iterator[System]:
+    """This Debian with a service that is worse under 64 kB, and one for which `adaptive` pays."""
+    programs = {"sparse": SPARSE, "tried": WORKS}
+    for name, text in programs.items():
+        plain.put(f"root/{name}.py", text)
+        plain.put(f"etc/systemd/system/{name}.service", TRIED)
+    plain.run(f"systemctl enable {' '.join(programs)}")
+    yield plain
+    plain.run(f"systemctl disable {' '.join(programs)}; rm -rf {KEPT}; mkdir -p {KEPT}")
+
+
+@pytest.mark.full
+def test_try_a_service_over_a_boot(tried: System) -> None:
+    """A service that is worse under 64 kB is back; one for which a setting pays keeps it.
+
+    After a boot the setting holds, and four commands name one command that goes on testing it.
+    """
+    with booted(tried) as guest:
+        host_sizes.give_libraries(guest)
+        must(guest, "sleep 30")  # A service that has just started is left alone.
+        host_sizes.check_worse(guest, "sparse")
+        words = "--unit tried --candidate adaptive --yes --foreground --block 4 --pairs 20"
+        must(guest, f"mmpolicy try {words} --lease 1h --watch 10%", timeout=900)
+        assert host_sizes.status(guest, 0)["standing"] == "kept"
+        must(guest, "systemctl is-active mmpolicy-watch-tried")
+        kept = must(guest, f"tar -cf - {KEPT} 2>/dev/null | base64 -w 0", timeout=120)
+    tried.put("root/kept", kept)
+    tried.run("base64 -d /root/kept | tar -C / -xf -")
+    with booted(tried) as guest:
+        group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/tried.service").strip()
+        assert must(guest, f"cat {ROOT}/profiles/tried/cgroups").split() == [group]
+        verbs = ("status", "doctor", "try --status", "")
+        found = {verb: GOES_ON.findall(guest.run(f"mmpolicy {verb}", 300).out) for verb in verbs}
+        assert all(found.values()), found
+        assert len({each for some in found.values() for each in some}) == 1, found
 
 
 @pytest.mark.full
