@@ -32,7 +32,7 @@ from mmpolicy.control.trials import (
     standing,
 )
 from mmpolicy.errors import Exit
-from mmpolicy.verbs.try_once import decide
+from mmpolicy.verbs.try_once import PARTS, Level, decide, prices_of, too_noisy
 
 from .fakes import Clock, FakeTree, Result, Run
 from .sparse import SPLIT, make_sparse, make_thp, split
@@ -143,6 +143,15 @@ def test_noise_that_hides_a_price(
     assert (result.code, len(host.writes)) == (7, writes), result.out
     assert "not kept: cpu varies too much to be judged in 240 s, so trim did not run" in result.out
     assert clock.now - begin < 4 * 60 + 30
+
+
+def test_noise_that_hides_only_the_gain() -> None:
+    """A large gain may still be shown, so the verb runs; noise in a price ends the trial before."""
+    noise = random.Random(1)
+    level = Level(cpu=[noise.uniform(0.5, 1.5) for _ in range(PARTS)], memory=[1e6] * PARTS)
+    for gains, prices in ((("cpu",), []), (("memory",), ["cpu"]), (("memory", "cpu"), ["cpu"])):
+        noisy = too_noisy(gains, level, per_work=True)
+        assert (noisy, prices_of(gains, noisy)) == (["cpu"], prices)
 
 
 def test_what_cannot_work_here(run: Run, host: FakeTree, clock: Service) -> None:

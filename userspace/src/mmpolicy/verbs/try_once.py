@@ -156,7 +156,10 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         f"varies much, runs {wish.treatment} on it once, and measures again for as long: "
         f"{least:.0f} to {most:.0f} s, and the time of {wish.treatment}"
     )
-    yield f"does not run {wish.treatment} if the service varies too much to be judged in that time"
+    yield (
+        f"does not run {wish.treatment} if the service varies too much to judge in that time "
+        "whether a metric becomes worse than its margin"
+    )
     yield "measured before and after, which proves less: it cannot be undone block by block"
     yield f"rule: {wish.rule()}"
 
@@ -180,14 +183,18 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         try:
             tell_ready()
             options, before = run.look(), Level()
+            noisy = list[str]()
             for _ in range(STEPS):
                 run.measure(before, PARTS)
                 if not (noisy := too_noisy(wish.gains, before, bool(wish.work))):
                     break
-            else:
-                text = f"{noisy} varies too much to be judged in {STEPS * wish.seconds:g} s"
+            if prices := prices_of(wish.gains, noisy):
+                text = f"{prices[0]} varies too much to be judged in {STEPS * wish.seconds:g} s"
                 reason = f"{text}, so {wish.treatment} did not run; a longer --block tells more"
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
+            page += [f"note       {name} varies much: a gain of less than "
+                     f"{_told_percent(getattr(before, name)):.0f} % may not be shown"
+                     for name in noisy]  # fmt: skip
             for name in HOW[wish.candidate].verbs:
                 page.append(f"did        {name}: {run.work(name, options)}")
             after = run.measure(Level(), len(before.cpu))
@@ -234,17 +241,27 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
     return Exit.DONE, f"{found[0]} {changes[found[0]].text()}"
 
 
-def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> str:
-    """Return the first metric whose noise hides an effect that the rule asks for, or "".
+def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> list[str]:
+    """Return the metrics whose noise hides an effect that the rule asks for.
 
     The interval that is to be expected must not reach the margin or, of the only gain, twice that.
     """
+    found = []
     for name in MARGINS:
         if values := getattr(level, name):
             reach = _margin(name, fmean(values), per_work) * (2 if (name,) == tuple(gains) else 1)
             if Change.least(values, GAP) * SURE > reach:
-                return name
-    return ""
+                found.append(name)
+    return found
+
+
+def prices_of(gains: Sequence[str], noisy: Sequence[str]) -> list[str]:
+    """Return the noisy metrics that keep every trial from being kept, however large the gain."""
+    return [name for name in noisy if (name,) != tuple(gains)]
+
+
+def _told_percent(values: Sequence[float]) -> float:
+    return 100 * SURE * Change.least(values, GAP) / fmean(values)
 
 
 def _margin(name: str, before: float, per_work: bool) -> float:
