@@ -19,9 +19,10 @@ PAGES = BLOCK // PAGE
 START = 0x10000000
 PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = (1 << bit for bit in (63, 62, 61, 58, 57, 56))
 OWN = PRESENT | EXCLUSIVE
-ZERO, MLOCKED = 1 << 24, 1 << 18
+ZERO, MLOCKED, COMPOUND_HEAD = 1 << 24, 1 << 18, 1 << 15
 ZERO_FRAME, LOCKED_FRAME = 8, 9
-SCATTERED, HUGE = 0x100000, 0x4000000  # page frames
+SCATTERED, HUGE, ROW = 0x100000, 0x4000000, 0x6000000  # page frames
+MOST = 64
 ZONEINFO = """\
 Node 0, zone   Normal
   pages free     {free}
@@ -51,8 +52,10 @@ def block(kind: str, number: int) -> array[int]:
         return array("Q", [first[kind], *own[1:]])
     if kind == "half":
         return array("Q", [*own[: PAGES // 2], *[0] * (PAGES // 2)])
-    if kind in ("huge", "broken"):  # but for one page, which was written while a child shared it
-        entries = array("Q", [OWN | (HUGE + number * PAGES + page) for page in range(PAGES)])
+    # broken: one page was written while a child shared it; row: small pages with such frames
+    if kind in ("huge", "broken", "row"):
+        first = (ROW if kind == "row" else HUGE) + number * PAGES
+        entries = array("Q", [OWN | (first + page) for page in range(PAGES)])
         entries[100] = own[100] if kind == "broken" else entries[100]
         return entries
     return array("Q", [0] * PAGES)
@@ -161,6 +164,10 @@ def make_collapsible(tree: FakeTree, kinds: Sequence[str]) -> FakeAdvice:
     flags = array("Q", [0] * 16)
     flags[ZERO_FRAME], flags[LOCKED_FRAME] = ZERO, MLOCKED
     tree.put("/proc/kpageflags", flags.tobytes())
+    with tree.real("/proc/kpageflags").open("r+b") as file:
+        for number in range(MOST):  # of the blocks that a test makes
+            file.seek((HUGE + number * PAGES) * 8)
+            file.write(COMPOUND_HEAD.to_bytes(8, "little"))
     pressure(tree, 0)
     free_blocks(tree, 1000)
     make_heap(tree, kinds)

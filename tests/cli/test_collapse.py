@@ -131,6 +131,14 @@ def test_what_is_full_is_collapsed(run: Run, advice: FakeAdvice, words: tuple[st
     assert again.code == 0 and "nothing was collapsed" in again.out
 
 
+def test_consecutive_frames_before_pagemap_scan(run: Run, tree: FakeTree) -> None:
+    """Kernels before 6.7 show in the flags of frames that such pages are small."""
+    advice = make_collapsible(tree, ("row", "huge"))
+    data = run("collapse", "--unit", "db", "--json").json
+    assert (advice.calls, data["made"]) == ([address(0)], 1)
+    assert data["processes"][0]["before_huge_kib"] == 2 * MIB
+
+
 def test_what_it_prints(run: Run, advice: FakeAdvice, log: list[str]) -> None:
     result = run("collapse", "--unit", "db")
     lines = result.out.splitlines()

@@ -307,7 +307,7 @@ class Target:
 
     def _judge(self, start: int, raw: bytes) -> Verdict:
         verdict = judge(raw, self._most, self._flags.is_zero_page)
-        if verdict.cause == HUGE and not self._is_made(start):
+        if verdict.cause == HUGE and not self._is_made(start, verdict.frame):
             verdict = judge(raw, self._most, self._flags.is_zero_page, may_be_huge=False)
         if verdict.cause:
             return verdict
@@ -385,13 +385,16 @@ class Target:
         raw = self._entries(starts[0], len(starts))
         entries = array("Q", raw.ljust(len(starts) * ENTRIES, b"\0"))
         ends = zip(starts, entries[::PAGES], entries[PAGES - 1 :: PAGES])
-        return [is_huge(first, last) and self._is_made(start) for start, first, last in ends]
+        return [is_huge(first, last) and self._is_made(start, first) for start, first, last in ends]
 
-    def _is_made(self, start: int) -> bool:
-        """Return whether one entry maps a 2 MB block, whose frames are consecutive; kernels before
-        6.7 cannot tell, and then the frames count.
+    def _is_made(self, start: int, entry: int) -> bool:
+        """Return whether one entry maps a 2 MB block, whose frames are consecutive from that of
+        `entry` on. Kernels before 6.7 cannot tell; there the first frame must be of a large folio,
+        which has 2 MB on these kernels.
         """
-        return self._space.kind(start, start + BLOCK) == MADE or not self._space.can_scan
+        if self._space.kind(start, start + BLOCK) == MADE:
+            return True
+        return not self._space.can_scan and bool(self._flags.of(entry & FRAME) & COMPOUND)
 
 
 def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
