@@ -120,7 +120,7 @@ static ssize_t mmp_point_show(struct kobject *kobj, struct kobj_attribute *attr,
 	return mmp_lacks_show(mmp_provider_lacks(attr - point_attrs), buf);
 }
 
-/* Creates the directory "points", with a file for each point. */
+/* Creates /sys/kernel/mmpolicy/points, with a file for each policy point. */
 static int points_init(void)
 {
 	int i, err = 0;

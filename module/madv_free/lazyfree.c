@@ -36,8 +36,9 @@ static void lazy_account(struct mmp_lazy *lazy, long pages)
 }
 
 /*
- * Returns the slot of @task's last call, or a free slot, or NULL. The last call
- * of @task has ended, because the task is now making another one.
+ * Returns the slot in which @task's last madvise() call is recorded, or a free
+ * slot, or NULL. The recorded call may be replaced: @task makes another one now,
+ * so it has ended.
  */
 static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task)
 {

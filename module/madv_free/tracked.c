@@ -399,10 +399,10 @@ static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
  * @vma: an anonymous VMA
  * @start: start of the range
  * @end: end of the range
- * @limit: the limit to apply
+ * @limit: the most pages that the process or its group may have lazily freed
  *
  * Context: as for &mm_policy_ops.madv_free_eager.
- * Return: lazily, or the reason why not.
+ * Return: MMP_ANSWER_LAZY, or the reason to free the range at once.
  */
 enum mmp_lazy_answer mmp_tracked_ask(struct vm_area_struct *vma, unsigned long start,
 				     unsigned long end, struct mmp_lazy_limit limit)

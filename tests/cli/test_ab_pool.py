@@ -686,7 +686,7 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
     ) in told
     short = tmp_path / "short.jsonl"
     short.write_text("".join(Lines().pairs("aa", 2).pairs("ab", 6).end()))
-    assert "no file has 3 pairs" in run("ab", "plan", str(short), "--hosts", "5").err
+    assert "no file has 3 A/A pairs of blocks" in run("ab", "plan", str(short), "--hosts", "5").err
 
 
 class Noisy:

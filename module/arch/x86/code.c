@@ -15,8 +15,9 @@
 static mmp_add_fn add;	/* the callback; only one thread loads the module at a time */
 
 /*
- * insn_decode() is not exported, so this is a static call: with indirect branch
- * tracking, an indirect call could not reach the function.
+ * insn_decode() is not exported, so its address is found at run time. This is a
+ * static call, as an indirect one would trap where the kernel has sealed the
+ * function's ENDBR (indirect branch tracking).
  */
 DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
 

@@ -45,7 +45,9 @@ class Piece(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Return the cost of one fault, without the time of the write itself."""
+        """Return the cost of one fault in ns, without the time that a write takes where the page is
+        there.
+        """
         return self.first - self.again + self.back
 
 

@@ -88,7 +88,9 @@ class Length:
 
     @property
     def reached(self) -> float:
-        """Return the precision reached for all arms, in percent; 0 before the first look."""
+        """Return half the width of the widest interval of an arm, in percent; 0 if none is known
+        yet.
+        """
         return max(self.known.values(), default=0.0)
 
     def progress(self, done: int) -> str:

@@ -180,7 +180,9 @@ def option_of(cgroup: str) -> str:
 
 
 def own_service(cgroup: str) -> str:
-    """Return the host's own systemd service that a cgroup belongs to, or ""."""
+    """Return the systemd service that a cgroup is, or "" if it is none of the host's own systemd,
+    such as a service in a container.
+    """
     unit = cgroup.rpartition("/")[2]
     return unit if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit) else ""
 

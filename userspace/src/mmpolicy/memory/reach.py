@@ -193,12 +193,12 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("GODEBUG=(?:.*,)?disablethp=1(?:,.*)?"):
         yield (
             "GODEBUG=disablethp=1 in its environment (Go)",
-            "remove that setting, and restart the program",
+            "remove it there, and restart the program",
         )
     if clues.has(r"\w*MALLOC_CONF=.*thp:never.*"):
         yield (
             "thp:never in its environment (jemalloc)",
-            "remove that setting, and restart the program",
+            "remove it there, and restart the program",
         )
 
 
@@ -304,7 +304,7 @@ KINDS = {
     ),
     "userfaultfd": Kind(
         "as a userfaultfd serves its faults", _none,
-        "none before that ends: migration (postcopy), a snapshot, or a checkpoint that is restored",
+        "none until the migration (postcopy), the snapshot or the restore of a checkpoint ends",
         "uffd",
     ),
     "hugetlb": Kind(

@@ -88,7 +88,7 @@ def plan(
     apart = detect / 2 if differ is None else differ
     found = fleet.plan_fleet(recordings, hosts, detect, apart)
     if not found:
-        text = "no file has 3 pairs of equal arms with values above 0"
+        text = "no file has 3 A/A pairs of blocks with values above 0"
         raise Error(text, Exit.FAILED, "mmpolicy ab run without --treatment records equal arms")
     data = {"hosts": hosts, "percent": detect, "differ": apart, "metrics": list(map(vars, found))}
     emit("ab plan", want_json, data, fleet.lines(found, hosts, detect, apart))

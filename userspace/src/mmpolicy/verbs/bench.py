@@ -201,7 +201,12 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order of the runs.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write all numbers to FILE, as JSON.")
-@click.option("--plot", type=FILE, metavar="FILE", help="Draw the ratios into FILE.svg or .png.")
+@click.option(
+    "--plot",
+    type=FILE,
+    metavar="FILE",
+    help="Draw the ratios to the first arm as FILE.svg or .png.",
+)
 @click.option("--html", type=FILE, metavar="FILE", help="Write a page.")
 @dry_run_option
 @json_option

@@ -167,8 +167,8 @@ def _risen(before: Counted, after: Counted, event: str) -> float:
 
 
 def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
-    """Return the faults per second that may have got 2 MB folios, at most the number on the whole
-    host.
+    """Return an upper bound of the service's faults per second that got 2 MB folios: the rate of
+    such faults on the whole host, or the service's rate of all faults if that is lower.
     """
     passed = max(after.at - before.at, 1e-9)
     made = (after.made.get(HUGE, 0) - before.made.get(HUGE, 0)) / passed

@@ -157,8 +157,8 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         f"{least:.0f} to {most:.0f} s, and the time of {wish.treatment}"
     )
     yield (
-        f"does not run {wish.treatment} if the service varies too much to judge in that time "
-        "whether a metric becomes worse than its margin"
+        f"ends before {wish.treatment} if a metric varies so much that nothing could tell whether "
+        f"{wish.treatment} made it worse by more than its margin"
     )
     yield "measured before and after, which proves less: it cannot be undone block by block"
     yield f"rule: {wish.rule()}"

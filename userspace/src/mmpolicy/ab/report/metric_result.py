@@ -203,8 +203,8 @@ class MetricResult:
 
     @cached_property
     def _of_pairs(self) -> tuple[float, float]:
-        """Return the interval of the pairs, under the assumption that all pairs have the same
-        effect.
+        """Return the interval of the mean effect over the pairs of blocks, under the assumption
+        that the effect is the same in all pairs.
         """
         assert self.effect
         if self.scale == "ratio" and self.length != "anytime":
