@@ -54,8 +54,8 @@ def block(kind: str, number: int) -> array[int]:
         return array("Q", [*own[: PAGES // 2], *[0] * (PAGES // 2)])
     # broken: one page was written while a child shared it; row: small pages with such frames
     if kind in ("huge", "broken", "row"):
-        first = (ROW if kind == "row" else HUGE) + number * PAGES
-        entries = array("Q", [OWN | (first + page) for page in range(PAGES)])
+        begin = (ROW if kind == "row" else HUGE) + number * PAGES
+        entries = array("Q", [OWN | (begin + page) for page in range(PAGES)])
         entries[100] = own[100] if kind == "broken" else entries[100]
         return entries
     return array("Q", [0] * PAGES)
