@@ -146,7 +146,8 @@ def table(kept: dict[str, Any]) -> Iterator[str]:
             memory = [f"{found['before'][key] >> 10} -> {found['after'][key] >> 10}"
                       if "before" in found else "-" for key in ("kib", "huge_kib")]  # fmt: skip
             told = "; ".join(" ".join(line.split()) for line in found["page"])
-            yield f"| {each['kernel']} | {name} | {found['exit']} | {' | '.join(memory)} | {told} |"
+            kernel = each["kernel"].partition("-")[0]
+            yield f"| {kernel} | {name} | {found['exit']} | {' | '.join(memory)} | {told} |"
 
 
 def main(argv: list[str]) -> None:
