@@ -103,15 +103,20 @@ class Heap:
         """Return KiB of anonymous memory, and of 2 MB pages."""
         if self._job.poll() is not None:
             raise BenchError(f"the program ended with {self._job.returncode}")
-        rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
-        found = {line.split()[0]: line.split()[1] for line in rollup.splitlines()[1:]}
-        return int(found["Anonymous:"]), int(found["AnonHugePages:"])
+        return memory_of(self.pid)
 
     @property
     def coverage(self) -> float:
         """Return the percentage of its memory in 2 MB pages."""
         anon, huge = self.memory()
         return 100 * huge / anon
+
+
+def memory_of(pid: int) -> tuple[int, int]:
+    """Return KiB of anonymous memory, and of 2 MB pages."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = {line.split()[0]: line.split()[1] for line in rollup.splitlines()[1:]}
+    return int(found["Anonymous:"]), int(found["AnonHugePages:"])
 
 
 @contextlib.contextmanager

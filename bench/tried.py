@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import THP, thp_settings, unwind_on_signals, with_table
-from bench.collapse import STOPPED
+from bench.collapse import STOPPED, memory_of
 from bench.maintain import memory_cgroups
 from lab import counting
 from lab.guest import COMPILED, PYTHON, Guest
@@ -61,9 +61,7 @@ def settings(**more: str) -> dict[str, str]:
 
 def sizes_of(pid: int) -> dict[str, int]:
     """Return KiB of private memory, and of that in 2 MB pages."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    found = {line.split()[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
-    return {"kib": found["Anonymous:"], "huge_kib": found["AnonHugePages:"]}
+    return dict(zip(("kib", "huge_kib"), memory_of(pid)))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from mmpolicy.memory.folios import PAGE
 
 from .fakes import THP, FakeTree
 from .sparse import pressure
+from .test_map import write_at
 
 PAGES = BLOCK // PAGE
 START = 0x10000000
@@ -164,10 +165,9 @@ def make_collapsible(tree: FakeTree, kinds: Sequence[str]) -> FakeAdvice:
     flags = array("Q", [0] * 16)
     flags[ZERO_FRAME], flags[LOCKED_FRAME] = ZERO, MLOCKED
     tree.put("/proc/kpageflags", flags.tobytes())
-    with tree.real("/proc/kpageflags").open("r+b") as file:
-        for number in range(MOST):  # of the blocks that a test makes
-            file.seek((HUGE + number * PAGES) * 8)
-            file.write(COMPOUND_HEAD.to_bytes(8, "little"))
+    for number in range(MOST):  # of the blocks that a test makes
+        write_at(tree, "/proc/kpageflags", (HUGE + number * PAGES) * 8,
+                 COMPOUND_HEAD.to_bytes(8, "little"))  # fmt: skip
     pressure(tree, 0)
     free_blocks(tree, 1000)
     make_heap(tree, kinds)

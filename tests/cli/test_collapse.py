@@ -54,7 +54,7 @@ def test_what_is_left_alone(kind: str, cause: str, pages: int) -> None:
 
 def test_small_pages_with_consecutive_frames() -> None:
     """A fresh kernel hands them out so."""
-    found = judge(block("huge", 3).tobytes(), 0, lambda frame: False, may_be_huge=False)
+    found = judge(block("huge", 3).tobytes(), 0, lambda frame: False, lambda frame: False)
     assert (found.cause, found.pages, found.missing) == ("", PAGES, 0)
 
 

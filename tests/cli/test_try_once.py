@@ -150,7 +150,7 @@ def test_noise_that_hides_only_the_gain() -> None:
     noise = random.Random(1)
     level = Level(cpu=[noise.uniform(0.5, 1.5) for _ in range(PARTS)], memory=[1e6] * PARTS)
     for gains, prices in ((("cpu",), []), (("memory",), ["cpu"]), (("memory", "cpu"), ["cpu"])):
-        noisy = too_noisy(gains, level, per_work=True)
+        noisy = [*too_noisy(gains, level, per_work=True)]
         assert (noisy, prices_of(gains, noisy)) == (["cpu"], prices)
 
 

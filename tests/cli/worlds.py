@@ -31,7 +31,7 @@ from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import Values
 from mmpolicy.bench.result import Result
 from mmpolicy.bench.rounds import Bench, Length
-from mmpolicy.verbs.try_once import GAP, HOW, PARTS, STEPS, Level, decide, prices_of, too_noisy
+from mmpolicy.verbs.try_once import GAP, HOW, PARTS, STEPS, Level, decide, measure_enough, prices_of
 
 Vector = NDArray[np.float64]
 Rng = np.random.Generator
@@ -928,15 +928,18 @@ def once_world(
 
     def once(rng: Rng) -> Outcome:
         drawn = {name: draw(rng) for name, draw in draws.items()}
-        for parts in range(PARTS, STEPS * PARTS + 1, PARTS):
-            sides = {name: draw(parts) for name, draw in drawn.items()}
-            before = {name: each for name, (each, _) in sides.items()}
-            level = Level(before["cpu"], before["memory"], before.get("work", []))
-            noisy = too_noisy(gains, level, bool(work))
-            if not noisy or (parts == STEPS * PARTS and not prices_of(gains, noisy)):
-                changes = {name: Change.of(*each, GAP) for name, each in sides.items()}
-                return {"exit 0": decide(gains, changes, bool(work))[0] == 0, "ran": True}
-        return {"ran": False}
+        level = Level()
+
+        def more() -> None:
+            parts = len(level.cpu) + PARTS
+            for name, draw in drawn.items():
+                setattr(level, name, draw(parts)[0])
+
+        if prices_of(gains, measure_enough(gains, level, bool(work), more)):
+            return {"ran": False}
+        parts = len(level.cpu)
+        changes = {name: Change.of(*draw(parts), GAP) for name, draw in drawn.items()}
+        return {"exit 0": decide(gains, changes, bool(work))[0] == 0, "ran": True}
 
     should = {"exit 0": (least, most), "ran": ANY}
     return World(f"try --candidate {candidate}", name, once, should)

@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, EPERM, ESRCH
+from functools import partial
 from itertools import chain
 from math import inf
 from typing import NamedTuple
@@ -169,15 +170,16 @@ def _in_a_row(raw: bytes, first: int) -> bool:
 
 
 def judge(
-    raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool], may_be_huge: bool = True
-) -> Verdict:
+    raw: bytes, most_missing: int, is_zero_page: Callable[[int], bool],
+    is_made: Callable[[int], bool] = lambda frame: True,
+) -> Verdict:  # fmt: skip
     """Decide from its 512 pagemap entries whether to collapse an aligned 2 MB block.
 
-    Small pages may have consecutive frames too; may_be_huge=False says that these are small.
+    Small pages may have consecutive frames too; is_made() tells, by the first of these frames.
     """
     marks = raw[7::8]
     first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
-    if may_be_huge and is_huge(first, last) and _in_a_row(raw, first):
+    if is_huge(first, last) and _in_a_row(raw, first) and is_made(first & FRAME):
         return Verdict(HUGE, PAGES, 0, first & FRAME)
     if marks == FULL:
         return Verdict("", PAGES, 0, first & FRAME)
@@ -306,9 +308,8 @@ class Target:
         return raw[: len(raw) // ENTRIES * ENTRIES]
 
     def _judge(self, start: int, raw: bytes) -> Verdict:
-        verdict = judge(raw, self._most, self._flags.is_zero_page)
-        if verdict.cause == HUGE and not self._is_made(start, verdict.frame):
-            verdict = judge(raw, self._most, self._flags.is_zero_page, may_be_huge=False)
+        is_made = partial(self._is_made, start)
+        verdict = judge(raw, self._most, self._flags.is_zero_page, is_made)
         if verdict.cause:
             return verdict
         if not verdict.frame:
@@ -385,16 +386,18 @@ class Target:
         raw = self._entries(starts[0], len(starts))
         entries = array("Q", raw.ljust(len(starts) * ENTRIES, b"\0"))
         ends = zip(starts, entries[::PAGES], entries[PAGES - 1 :: PAGES])
-        return [is_huge(first, last) and self._is_made(start, first) for start, first, last in ends]
+        return [is_huge(first, last) and self._is_made(start, first & FRAME)
+                for start, first, last in ends]  # fmt: skip
 
-    def _is_made(self, start: int, entry: int) -> bool:
-        """Return whether one entry maps a 2 MB block, whose frames are consecutive from that of
-        `entry` on. Kernels before 6.7 cannot tell; there the first frame must be of a large folio,
-        which has 2 MB on these kernels.
+    def _is_made(self, start: int, frame: int) -> bool:
+        """Return whether one entry maps a 2 MB block, whose frames are consecutive from `frame` on.
+
+        Kernels before 6.7 cannot tell; there the first frame must be of a large folio, which has
+        2 MB on these kernels.
         """
         if self._space.kind(start, start + BLOCK) == MADE:
             return True
-        return not self._space.can_scan and bool(self._flags.of(entry & FRAME) & COMPOUND)
+        return not self._space.can_scan and bool(self._flags.of(frame) & COMPOUND)
 
 
 def short_of_blocks(node: Node, taken: int, reserve: float) -> str:

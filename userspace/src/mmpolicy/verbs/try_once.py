@@ -11,9 +11,11 @@ from __future__ import annotations
 import io
 import json
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -183,18 +185,14 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         try:
             tell_ready()
             options, before = run.look(), Level()
-            noisy = list[str]()
-            for _ in range(STEPS):
-                run.measure(before, PARTS)
-                if not (noisy := too_noisy(wish.gains, before, bool(wish.work))):
-                    break
+            more = partial(run.measure, before, PARTS)
+            noisy = measure_enough(wish.gains, before, bool(wish.work), more)
             if prices := prices_of(wish.gains, noisy):
                 text = f"{prices[0]} varies too much to be judged in {STEPS * wish.seconds:g} s"
                 reason = f"{text}, so {wish.treatment} did not run; a longer --block tells more"
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
-            page += [f"note       {name} varies much: a gain of less than "
-                     f"{_told_percent(getattr(before, name)):.0f} % may not be shown"
-                     for name in noisy]  # fmt: skip
+            page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
+                     "be shown" for name, percent in noisy.items()]  # fmt: skip
             for name in HOW[wish.candidate].verbs:
                 page.append(f"did        {name}: {run.work(name, options)}")
             after = run.measure(Level(), len(before.cpu))
@@ -241,27 +239,38 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
     return Exit.DONE, f"{found[0]} {changes[found[0]].text()}"
 
 
-def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> list[str]:
-    """Return the metrics whose noise hides an effect that the rule asks for.
+def measure_enough(
+    gains: Sequence[str], level: Level, per_work: bool, more: Callable[[], object]
+) -> dict[str, float]:
+    """Let more() add PARTS to a level until no noise hides an effect, at most STEPS times; return
+    what is still too_noisy().
+    """
+    noisy = dict[str, float]()
+    for _ in range(STEPS):
+        more()
+        if not (noisy := too_noisy(gains, level, per_work)):
+            break
+    return noisy
+
+
+def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, float]:
+    """Return the metrics whose noise hides an effect that the rule asks for, each with the
+    smallest effect that would be told, in percent.
 
     The interval that is to be expected must not reach the margin or, of the only gain, twice that.
     """
-    found = []
+    found = {}
     for name in MARGINS:
         if values := getattr(level, name):
-            reach = _margin(name, fmean(values), per_work) * (2 if (name,) == tuple(gains) else 1)
-            if Change.least(values, GAP) * SURE > reach:
-                found.append(name)
+            mean, least = fmean(values), SURE * Change.least(values, GAP)
+            if least > _margin(name, mean, per_work) * (2 if (name,) == tuple(gains) else 1):
+                found[name] = 100 * least / mean if mean else inf
     return found
 
 
-def prices_of(gains: Sequence[str], noisy: Sequence[str]) -> list[str]:
+def prices_of(gains: Sequence[str], noisy: Iterable[str]) -> list[str]:
     """Return the noisy metrics that keep every trial from being kept, however large the gain."""
     return [name for name in noisy if (name,) != tuple(gains)]
-
-
-def _told_percent(values: Sequence[float]) -> float:
-    return 100 * SURE * Change.least(values, GAP) / fmean(values)
 
 
 def _margin(name: str, before: float, per_work: bool) -> float:
