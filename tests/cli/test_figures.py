@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -242,6 +243,23 @@ def words_of(command: click.Command, words: str = "") -> list[str]:
         if child
         for each in words_of(child, f"{words} {name}".strip())
     ]
+
+
+def test_trials_ended_at_drawn_moments() -> None:
+    """docs/testing.md counts the rounds of the record, and none has a fault."""
+    lines = (TREE / "bench/try-ends.jsonl").read_text().splitlines()
+    rounds = [json.loads(line) for line in lines]
+    at, stands, ends = (Counter(each[key] for each in rounds) for key in ("at", "standing", "end"))
+    assert not any(each["fault"] for each in rounds)
+    page = " ".join((TREE / "docs/testing.md").read_text().split())
+    assert (
+        f"It has {len(rounds)} rounds, of which none ended wrong: {at['start']} ended while they "
+        f"started, {at['blocks']} in their blocks, {at['keeping']} while they kept the setting, "
+        f"and {at['back']} after they had gone back. Then {stands['back']} trials had restored "
+        f"stock themselves, {stands['cut off']} were cut off, at stock by the lease or the boot, "
+        f"{stands['no record']} had not begun, and {stands['kept']} were kept."
+    ) in page
+    assert min(ends.values()) == 6, ends
 
 
 def test_verbs_by_kernel() -> None:
