@@ -178,14 +178,26 @@ def test_one_table_of_flavors() -> None:
         assert (name in kernels("full", "6.12")) != name.endswith("-arm64")
 
 
-def test_arm64_is_only_tested_when_it_is_asked_for() -> None:
-    """No kind of test that CI runs has its kernel."""
+def test_arm64_has_a_run_of_its_own() -> None:
+    """Its kernel is not among those of ./dev test, which boots it after them."""
     assert kernels("arm64", "6.12") == {"cloud-arm64"}
     assert kernels("arm64", "7.3") == set()
     for kind in ("default", "hooks", "full"):
         assert "cloud-arm64" not in kernels(kind, "6.12")
     assert Arch.of_flavor("cloud-arm64").qemu == "qemu-system-aarch64"
     assert Arch.of_flavor("cloud") == Arch()
+
+
+@pytest.mark.parametrize(
+    ("status", "line"), [(0, "1 passed, 0 failed, 0 skipped"), (1, "1 passed, 0 failed, 1 skipped")]
+)
+def test_a_kernel_of_arm64_that_cannot_be_had(tmp_path: Path, status: int, line: str) -> None:
+    """Without packages of arm64, its test counts as skipped, and ./dev test goes on."""
+    dev = tmp_path / "dev"
+    dev.write_text(f"#!/bin/sh\nexit {status}\n")
+    dev.chmod(0o755)
+    steps = "choose_arch() { :; }; need_guest_tools() { :; }; guest_tests() { :; }"
+    assert finish(tmp_path, f"{steps}; add_counts 1 0 0; test_on_arm64") == (line, 0)
 
 
 @pytest.mark.parametrize(
