@@ -438,7 +438,8 @@ def tried(plain: System) -> Iterator[System]:
 def test_try_a_service_over_a_boot(tried: System) -> None:
     """A service that is worse under 64 kB is back; one for which a setting pays keeps it.
 
-    After a boot the setting holds, and four commands name one command that goes on testing it.
+    After a boot the setting holds, and four commands name one command that goes on testing it;
+    `try --stop` ends that test, and the setting stays.
     """
     with booted(tried) as guest:
         host_sizes.give_libraries(guest)
@@ -457,7 +458,15 @@ def test_try_a_service_over_a_boot(tried: System) -> None:
         verbs = ("status", "doctor", "try --status", "")
         found = {verb: GOES_ON.findall(guest.run(f"mmpolicy {verb}", 300).out) for verb in verbs}
         assert all(found.values()), found
-        assert len({each for some in found.values() for each in some}) == 1, found
+        (goes_on,) = {each for some in found.values() for each in some}
+        must(guest, f"{goes_on} --yes", timeout=300)
+        must(guest, "until mmpolicy try --status | grep 'goes on: '; do sleep 1; done", 300)
+        must(guest, "systemctl is-active mmpolicy-watch-tried")
+        must(guest, "mmpolicy try --stop", timeout=300)
+        ended = host_sizes.status(guest, 0)
+        assert (ended["standing"], ended["watch"]["reason"]) == ("kept", "by try --stop"), ended
+        assert guest.run("systemctl is-active mmpolicy-watch-tried").rc
+        assert must(guest, f"cat {ROOT}/profiles/tried/cgroups").split() == [group]
 
 
 @pytest.mark.full
