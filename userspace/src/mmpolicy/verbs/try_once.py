@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 BLOCK_S = 480.0  # seconds of PARTS, without --block
 PARTS = 48  # least number of parts of each measurement
-STEPS = 4  # a measurement takes so many times PARTS at most
+TIMES = 16  # a measurement that is doubled has at most so many times PARTS
 # An interval that is narrower than its margin by this factor tells in 80 % of trials or more.
 SURE = 1.4
 LOOK_S = 10.0
@@ -152,9 +152,9 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         raise Error(text, Exit.USAGE, hint)
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
-    least, most = (2 * each * wish.seconds + LOOK_S for each in (1, STEPS))
+    least, most = (2 * each * wish.seconds + LOOK_S for each in (1, TIMES))
     yield (
-        f"measures {wish.cgroup} for {wish.seconds:g} s, or up to {STEPS * wish.seconds:g} s if it "
+        f"measures {wish.cgroup} for {wish.seconds:g} s, or up to {TIMES * wish.seconds:g} s if it "
         f"varies much, runs {wish.treatment} on it once, and measures again for as long: "
         f"{least:.0f} to {most:.0f} s, and the time of {wish.treatment}"
     )
@@ -185,10 +185,10 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         try:
             tell_ready()
             options, before = run.look(), Level()
-            more = partial(run.measure, before, PARTS)
+            more = partial(run.measure, before)
             noisy = measure_enough(wish.gains, before, bool(wish.work), more)
             if prices := prices_of(wish.gains, noisy):
-                text = f"{prices[0]} varies too much to be judged in {STEPS * wish.seconds:g} s"
+                text = f"{prices[0]} varies too much to be judged in {TIMES * wish.seconds:g} s"
                 reason = f"{text}, so {wish.treatment} did not run; a longer --block tells more"
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
             page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
@@ -240,16 +240,18 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
 
 
 def measure_enough(
-    gains: Sequence[str], level: Level, per_work: bool, more: Callable[[], object]
+    gains: Sequence[str], level: Level, per_work: bool, more: Callable[[int], object]
 ) -> dict[str, float]:
-    """Let more() add PARTS to a level until no noise hides an effect, at most STEPS times; return
-    what is still too_noisy().
+    """Let more() add parts to a level until no noise hides an effect, or the level has TIMES as
+    many; return what is still too_noisy().
+
+    Each look is a chance to take noise for small, so the level is doubled between two looks.
     """
-    noisy = dict[str, float]()
-    for _ in range(STEPS):
-        more()
-        if not (noisy := too_noisy(gains, level, per_work)):
+    more(PARTS)
+    while noisy := too_noisy(gains, level, per_work):
+        if len(level.cpu) >= TIMES * PARTS:
             break
+        more(len(level.cpu))
     return noisy
 
 
