@@ -38,7 +38,7 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
     status = "fits" if guest.arch.root else "tested"  # no hardware of arm64 has run the module
     assert [each.status for each in points if each.point == "anon_order"] == [status]
     hooked = {line.split()[1] for line in must(guest, f"cat {ROOT}/hooked_functions").splitlines()}
-    named = {one.name for need in needs() if need.row == "HOOK" for one in need.ones}
+    named = {one.name for need in needs(kernel.machine) if need.row == "HOOK" for one in need.ones}
     there = {name for name in named if kernel.has(name)}
     assert there == hooked
     traced = must(guest, f"cut -d' ' -f1 {TRACING}/available_filter_functions").split()
