@@ -18,6 +18,8 @@ import pytest
 from lab.guest import SERIES
 from lab.machine import TREE, Kernel, cache_dir
 
+# What boots a Debian of its own does not run on arm64.
+AMD64 = pytest.mark.amd64("the root of arm64 has no systemd")
 # Path of the host's files, in the folder and in its guest.
 HOST = "/run/vm/host"
 # A mount namespace of its own: its mounts are gone at the end, whatever happens.

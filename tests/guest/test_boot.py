@@ -20,7 +20,7 @@ from lab.programs import must, workload
 from . import detached, host_sizes
 from .sessions import for_one_service, keep_it, let_redis_have_them, replay
 from .shell import with_packages
-from .system import HOST, System, folder_of_root, new_system
+from .system import AMD64, HOST, System, folder_of_root, new_system
 from .test_packages import YES, as_printed
 from .test_try_ends import WORKS
 from .tools import KHUGEPAGED, ROOT, THP, histograms, readme
@@ -86,7 +86,7 @@ WantedBy=sysinit.target
 SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
 KEPT = "/etc/mmpolicy /var/lib/mmpolicy"
 
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,7 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 
 
 @pytest.mark.flavor("cloud")
+@pytest.mark.amd64("runs containerd and the plugin of this machine")
 @pytest.mark.parametrize(
     ("count", "containers", "containerd", "runtime"),
     [

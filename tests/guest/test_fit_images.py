@@ -20,7 +20,11 @@ from mmpolicy.kernel.needs import Need, One, needs
 from mmpolicy.kernel.symbols import symbols
 from mmpolicy.verbs.fit import look_at
 
-pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
+pytestmark = [
+    pytest.mark.flavor("cloud"),
+    pytest.mark.full,
+    pytest.mark.amd64("boots kernels of amd64"),
+]
 
 INIT = Path(__file__).with_name("look.sh")
 FUNCTIONS = ("HOOK", "CALL")

@@ -20,13 +20,13 @@ from controller import kill, recap
 from lab.programs import must, workload
 
 from .fleet import INSTALL, PACKAGES, Fleet, booted, changed_tasks, host_system, written
-from .system import HOST, folder_of_root
+from .system import AMD64, HOST, folder_of_root
 from .test_packages import LARGE, MANIFEST, PAGES, SERVICE, SMALL
 from .tools import ROOT
 
 SECONDS = 400.0
 
-pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full, AMD64]
 
 KEPT = "/etc/mmpolicy/web.toml"
 NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")

@@ -17,6 +17,7 @@ from mmpolicy.host.bpf import PINS
 
 from .sessions import for_one_service, replay
 from .system import (
+    AMD64,
     HOST,
     LIST,
     System,
@@ -32,6 +33,7 @@ from .tools import ROOT, readme
 SECONDS = 60.0  # each test, about
 FULL = "full" in os.environ.get("MMPOLICY_FLAVORS", "full").split()
 PAGES = 2048
+pytestmark = AMD64
 # A typical service: its own view of /proc and /sys. It writes the map of its memory to a file.
 SERVICE = f"""\
 [Service]

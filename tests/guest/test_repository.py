@@ -15,11 +15,11 @@ from lab.guest import new_guest
 from lab.machine import Kernel
 from lab.programs import must, workload
 
-from .system import HOST, System, debian_kernels, dev, folder_of_root
+from .system import AMD64, HOST, System, debian_kernels, dev, folder_of_root
 from .test_signature import key
 from .tools import ROOT, readme
 
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
 SECONDS = 250.0  # each test, about
 PAGES = 2048

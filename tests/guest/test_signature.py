@@ -18,7 +18,7 @@ from lab.programs import must
 from .conftest import Machines
 from .tools import folios, switch
 
-pytestmark = pytest.mark.flavor("cloud")
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.amd64("boots by the firmware of amd64")]
 SECONDS = 80.0  # each test, about
 
 NEW_KEY = "openssl req -new -x509 -nodes -newkey rsa:2048 -days 9 -outform DER"

@@ -13,7 +13,7 @@ from lab.machine import TREE
 from .conftest import Machines
 from .limits import Repeated
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.amd64("compares with figures of amd64")]
 
 # docs/testing.md says how it was made.
 FIGURES = Results.resume(TREE / "docs/img/anon_order_stock.json", "anon_order", {})

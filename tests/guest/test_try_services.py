@@ -28,7 +28,11 @@ from .conftest import Machines
 from .system import dev
 from .tools import KHUGEPAGED, TOP, with_defaults
 
-pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
+pytestmark = [
+    pytest.mark.flavor("cloud"),
+    pytest.mark.full,
+    pytest.mark.amd64("runs programs of this machine"),
+]
 SECONDS = 300.0  # about
 GROUP = f"{TOP}/service"
 READY = "/run/ready"
