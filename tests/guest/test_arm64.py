@@ -7,12 +7,16 @@ That also runs the tests of other files, except those marked amd64.
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 
 from bench.anon_order import Case, take_sample
+from lab import guest as vm
 from lab.counting import Results, counting_guest
 from lab.guest import Guest
+from lab.machine import accelerator as usual
 from lab.programs import workload
 
 from .conftest import Machines
@@ -24,6 +28,7 @@ from .tools import (
     ROOT,
     THP,
     TOP,
+    TRACING,
     back_to_boot,
     folios,
     must,
@@ -86,6 +91,29 @@ def test_untried_build(guest: Guest) -> None:
     assert "untested=1" in must(guest, f"cat {ROOT}/points/anon_order 2>/dev/null; dmesg | tail -5")
     must(guest, f"echo light >{ROOT}/profiles/default/thp_gfp/policy")
     assert "mmp" in must(guest, HOOKED)
+
+
+def test_fingerprint(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is equal on each CPU, in each boot and while functions are traced: else a host would say
+    after a boot that its kernel is another build.
+    """
+    found, models = list[str](), list[str]()
+
+    def accelerator(*args: Any) -> str:
+        return re.sub("-cpu .*", f"-cpu {models[-1]}", usual(*args))
+
+    monkeypatch.setattr(vm, "accelerator", accelerator)
+    for model in "max,pauth-impdef=on", "neoverse-n1", "cortex-a72":
+        machines.end()
+        models.append(model)
+        guest = machines.get(FLAVOR)
+        trace = f"echo function >{TRACING}/current_tracer"
+        for before in "true", trace:
+            must(guest, f"{before}; modprobe mmpolicy")
+            found += [must(guest, f"cat {ROOT}/kernel_fingerprint; rmmod mmpolicy").strip()]
+        must(guest, f"echo nop >{TRACING}/current_tracer")
+    machines.end()
+    assert len(found) == 6 and len(set(found)) == 1 and len(found[0]) > 8, found
 
 
 @pytest.mark.flavor(LARGER_PAGES)

@@ -215,7 +215,9 @@ def test_the_last_choice_counts(busy: Guest) -> None:
 
 
 def test_sixteen_at_two_cpus(quick: Guest) -> None:
-    """An ordinary load delays a reset by no more than three grace periods, and no file."""
+    """An ordinary load delays no file, and a reset by no more than a grace period for each group of
+    hooked functions; arm64 has one more of them, those that fold blocks.
+    """
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
     loop = f"while :; do {workload('ops')} map 20000 touch 0 20000; done"
@@ -228,8 +230,8 @@ def test_sixteen_at_two_cpus(quick: Guest) -> None:
             must(quick, f"cd {tracing} && echo function >current_tracer && echo >trace")
             each_answers(quick)
             becomes(quick, "stock")
-            waits = must(quick, f"grep -c {wait} {tracing}/trace || true")
-            assert 1 <= int(waits) <= 3
+            waits = must(quick, f"grep '{wait} <-' {tracing}/trace || true").splitlines()
+            assert 1 <= len(waits) <= 3 + bool(quick.arch.root), waits
     finally:
         must(quick, "kill -KILL -$(cat /run/pid)")
         must(quick, f"cd {tracing} && echo nop >current_tracer && echo >set_ftrace_filter")
