@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +19,8 @@ import pytest
 from bench.anon_order import Case, take_sample
 from lab import guest as vm
 from lab.counting import Results, counting_guest
-from lab.guest import Guest
+from lab.guest import SERIES, Guest, cache_dir
+from lab.machine import TREE, Kernel
 from lab.machine import accelerator as usual
 from lab.programs import workload
 
@@ -237,3 +242,96 @@ def test_folded_witnesses_are_seen(folded: Guest) -> None:
     must(folded, "echo 1 >/sys/module/mmpolicy_folded/parameters/plant")
     switch(folded, "fixed", max_order=4)
     assert looked(folded, 50)["wrong"] > 100
+
+
+# Other ways to see the use of pages, as changes of the module: file, text, and what replaces it
+FOLD, TABLE, FAULT = "arch/arm64/fold.c", "arch/arm64/table.h", "provider/fault.c"
+Edit = tuple[str, str, str]
+FOLDED: list[Edit] = [
+    (FOLD, "	if (!((answer &", "	return -1;\n	if (!((answer &"),
+    (FOLD, "	if (!mmp_is_asked(", "	return false;\n	if (!mmp_is_asked("),
+]
+RAW = [*FOLDED, (TABLE, "if (!pte_cont(READ_ONCE(*ptep)))", "")]
+UNFOLD = "".join(
+    f"if (pte_cont(READ_ONCE(pte[{page}]))) __contpte_try_unfold(vmf->vma->vm_mm, vmf->address"
+    f" + {page} * PAGE_SIZE, pte + {page}, READ_ONCE(pte[{page}]));"
+    for page in ("first", "last")
+)
+WAYS: dict[str, list[Edit]] = {
+    "mapped unfolded": [],
+    "unfolded afterwards": [*FOLDED, (FAULT, "	if (first)\n", f"{UNFOLD}	if (first)\n")],
+    "folded, entries read raw": RAW,
+    "as on amd64": [*RAW, (TABLE, "READ_ONCE(*(pte))\n", "ptep_get_lockless(pte)\n")],
+}
+USED_KB = 2048  # by the sparse half of dense_sparse on 64 MB
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[dict[str, Path]]:
+    """The folders of the modules of all ways."""
+    place = cache_dir() / "ways"
+    shutil.rmtree(place, ignore_errors=True)
+    sources = Kernel.of_flavor(SERIES, FLAVOR).image.parent / "src"
+    found = {}
+    for way, edits in WAYS.items():
+        shutil.copytree(TREE / "module", place / "m/module", dirs_exist_ok=True)
+        shutil.copy(TREE / "Kbuild", place / "m")
+        for name, old, new in edits:
+            file = place / "m/module" / name
+            assert old in file.read_text()
+            file.write_text(file.read_text().replace(old, new, 1))
+        make = ["make", "-C", str(sources.resolve()), f"M={place}/m", "MMPOLICY_BENCH=m", "modules"]
+        subprocess.run(make, check=True, capture_output=True)
+        found[way] = place / way.replace(" ", "-").replace(",", "")
+        found[way].mkdir()
+        shutil.copy(place / "m/module/mmpolicy.ko", found[way])
+    yield found
+    shutil.rmtree(place)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(SERIES != "6.12", reason="the compiler of later kernels is in another root")
+def test_ways_to_see_use(all_machines: Machines, built: dict[str, Path]) -> None:
+    """What each way costs and takes, and whether folded blocks have witnesses.
+
+    The emulator ignores PTE_CONT and sets the accessed bit of one page, so memory shows nothing of
+    a way that reads folded entries raw: hardware may set the bit of any of the 16.
+    """
+    all_machines.end()
+    results = Results("ways", {})
+    wrong = {}
+    dense, change = Case("forward", 64, 5), Case("dense_sparse", 64, 3)
+    with counting_guest(FLAVOR, "1G", append="init_on_alloc=0") as guest:
+        results.samples += take_sample(guest, "off", dense)
+        for way, folder in built.items():
+            for order in (3, 4, 6, 9) if way == "mapped unfolded" else (4,):
+                back_to_boot(guest)
+                must(guest, "rmmod mmpolicy_folded; modprobe mmpolicy_folded")
+                must(guest, f"insmod {folder}/mmpolicy.ko untested=1")
+                must(guest, f"echo {order} >{POINT}/adaptive/max_order")
+                must(guest, f"echo adaptive >{POINT}/policy")
+                name = f"{way}, {order}"
+                for case in dense, change:
+                    results.samples += take_sample(guest, name, case)
+                wrong[name] = looked(guest, 20)["wrong"]
+
+    def kb(name: str) -> float:
+        return results.value(name, "dense_sparse.2 64M", "kb")
+
+    for name in wrong:
+        cost = results.ratio(name, "off", dense.name(), "ticks")
+        print(f"{name}: {cost:.3f} of sizes off, {kb(name):.0f} kB, {wrong[name]} wrong")
+    for order in (3, 4, 6, 9):
+        assert not wrong[f"mapped unfolded, {order}"]
+    assert kb("mapped unfolded, 4") < USED_KB * 1.1
+    assert not wrong["unfolded afterwards, 4"]
+    assert kb("unfolded afterwards, 4") < USED_KB * 1.1
+    for name in "folded, entries read raw, 4", "as on amd64, 4":
+        assert wrong[name]
+    assert kb("as on amd64, 4") == USED_KB * 16
+
+    def ticks(way: str) -> float:
+        return results.value(f"{way}, 4", dense.name(), "ticks")
+
+    assert ticks("mapped unfolded") < ticks("as on amd64") * 1.01
+    assert ticks("mapped unfolded") < ticks("unfolded afterwards") * 0.97
