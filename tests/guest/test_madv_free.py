@@ -405,7 +405,7 @@ def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
     """cap allocates its half megabyte before a change takes the lock, so no writer waits for it."""
     trace = "/sys/kernel/tracing"
     events = [
-        "p:cap/room __kvmalloc_node_noprof size=%di:u64",
+        "p:cap/room __kvmalloc_node_noprof size=$arg1:u64",
         "p:cap/change mmpolicy:mmp_settings_copy",
     ]
     must(loaded, "\n".join(f"echo '{event}' >>{trace}/kprobe_events" for event in events))

@@ -35,13 +35,14 @@ NOT_HERE = {
     "test_cost",
     "test_rss_that_can_be_trusted",
 }
-# This process registers a memory notifier that sleeps for 5 s in madvise(); syscall 313 loads it.
+# This process registers a memory notifier that sleeps for 5 s in madvise(); the syscall loads it.
 SLEEPER = """
-import ctypes, mmap, sys
+import ctypes, mmap, os, sys
 area = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 area.write(bytes(len(area)))
 module = open(sys.argv[1])
-assert not ctypes.CDLL(None).syscall(313, module.fileno(), b"ms=5000", 0)
+finit_module = {"x86_64": 313, "aarch64": 273}[os.uname().machine]
+assert not ctypes.CDLL(None).syscall(finit_module, module.fileno(), b"ms=5000", 0)
 area.madvise(mmap.MADV_FREE)
 """
 
