@@ -69,7 +69,7 @@ def test_a_pinned_node(all_machines: Machines, stock: str, monkeypatch: pytest.M
     assert any_to_stock(results, case) <= 1.003
 
 
-ASKED_WITH = "p:asked vma_alloc_folio_noprof gfp=%di:u32 order=%si:u32"
+ASKED_WITH = "p:asked vma_alloc_folio_noprof gfp=$arg1:u32 order=$arg2:u32"
 SIZES = f"echo always >{THP}/enabled; echo always >{THP}/hugepages-64kB/enabled"
 
 
