@@ -50,6 +50,7 @@ FAST = {**ASKED, "khugepaged/scan_sleep_millisecs": "0", "khugepaged/alloc_sleep
 DEFAULT = {**ASKED, "khugepaged/scan_sleep_millisecs": "10000"}
 TURNS, TURN_S = 6, 4
 BLOCK = 2 << 20
+QUICK = ("--cpu", "100", "--max-stop", "1000")
 SLICE_S = 0.1
 LEAD = 256  # 2 MB that are written to, and free
 ENOUGH = 95  # percent in 2 MB
@@ -140,11 +141,11 @@ class Done(NamedTuple):
 class Verb:
     """The verb, which is stopped at first, and killed at the end of the context."""
 
-    def __init__(self, pid: int, *more: str) -> None:
+    def __init__(self, *options: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
         # An installed command is compiled already.
         env |= {"PYTHONPYCACHEPREFIX": str(cache_dir() / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
-        argv = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(pid), "--json", *more]
+        argv = [sys.executable, "-m", "mmpolicy", "collapse", *options]
         # Its output fits into a pipe.
         self._job = subprocess.Popen(
             argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -189,7 +190,7 @@ class Verb:
 
 def collapse(pid: int, *more: str) -> Done:
     """Run the verb."""
-    with Verb(pid, *more) as verb:
+    with Verb("--json", "--pid", str(pid), *more) as verb:
         verb.work(PATIENCE_S)
         return verb.done()
 
@@ -355,18 +356,19 @@ def interval(ratios: Sequence[float]) -> list[float]:
 def cpu(mib: int, repeats: int) -> dict[str, Any]:
     """Compare CPU time with khugepaged, which scans one of two programs, as that has asked for it.
 
-    Each works for SLICE_S while the other is stopped, so load of the machine falls on both.
+    Each works for a slice of time while the other is stopped, so load of the machine falls on
+    both. khugepaged's program has half of the memory, and its slices are half as long.
     """
     pairs: list[dict[str, float]] = []
     for number in range(repeats):
         with (
             thp_settings(STOPPED),
-            heap(mib, "full", STOPPED, "madvise") as theirs,
+            heap(mib // 2, "full", STOPPED, "madvise") as theirs,
             heap(mib, "full", STOPPED) as ours,
         ):
             for each in (theirs, ours):
                 each.stop()
-            with free_memory(2 * mib):
+            with free_memory(mib + mib // 2):
                 pairs.append(in_slices(ours, theirs, ours_first=bool(number % 2)))
         counting.progress(f"cpu: {number + 1} of {repeats}: {pairs[-1]}")
     ratios = [each["collapse_ms"] / each["khugepaged_ms"] for each in pairs]
@@ -377,7 +379,9 @@ def cpu(mib: int, repeats: int) -> dict[str, Any]:
 
 def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
     """Collapse one heap by the verb and the other one by khugepaged, in turn."""
-    thread, verb = Khugepaged(), Verb(ours.pid, "--cpu", "100", "--max-stop", "1000")
+    with Verb("--help") as verb:  # then its start gets small pages that the host has backed
+        verb.work(PATIENCE_S)
+    thread, verb = Khugepaged(), Verb("--json", "--pid", str(ours.pid), *QUICK)
     cpu_s, made, took = thread.cpu_s, thread.made, {"collapse": 0.0, "khugepaged": 0.0}
     wanted = theirs.memory()[0] * 1024 * ENOUGH // 100 // BLOCK
     turn = ours_first
@@ -385,7 +389,7 @@ def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
         while not verb.ended() or thread.made - made < wanted:
             begin = time.monotonic()
             if turn and not verb.ended():
-                verb.work(SLICE_S)
+                verb.work(2 * SLICE_S)
                 took["collapse"] += time.monotonic() - begin
             elif not turn and thread.made - made < wanted:
                 with thp_settings(FAST):
@@ -491,7 +495,7 @@ def khugepaged_rows(
     def middle(name: str) -> float:
         return float(median(pair[name] for pair in pairs))
 
-    name = f"{quick['mib']:,} MB without pauses (`scan_sleep_millisecs` 0)"
+    name = f"{quick['mib']:,} MB; half of it for khugepaged with `scan_sleep_millisecs` 0"
     took = [f"{middle(f'{who}_s'):.1f} s" for who in ("collapse", "khugepaged")]
     yield f"{name}, median of {len(pairs)} in turn", took[0], took[1]
     each = [f"{middle(f'{who}_ms'):.2f} ms" for who in ("collapse", "khugepaged", "without_start")]
@@ -525,9 +529,7 @@ def measured(
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench collapse", description=__doc__)
-    parser.add_argument(
-        "--mib", type=int, default=4096, help="of the heap; cpu: half, khugepaged: an eighth"
-    )
+    parser.add_argument("--mib", type=int, default=4096, help="of the heap; khugepaged: an eighth")
     parser.add_argument("--repeats", type=int, default=10, help="of each pair with khugepaged")
     parser.add_argument("--page", action="store_true", help="only write the tables")
     parser.add_argument("parts", nargs="*", metavar="PART", help="only these")
@@ -536,7 +538,7 @@ def main(argv: list[str]) -> None:
         "reads": lambda: reads(given.mib),
         "fast": lambda: fast(given.mib),
         "shapes": lambda: shapes(given.mib),
-        "cpu": lambda: cpu(given.mib // 2, given.repeats),
+        "cpu": lambda: cpu(given.mib, given.repeats),
         "khugepaged": lambda: khugepaged(given.mib // 8),
     }
     unwind_on_signals()

@@ -10,7 +10,7 @@ from errno import EAGAIN, EBUSY, EINVAL, ENOMEM
 
 from mmpolicy.host.advice import BLOCK, Advice, ProcessMemory
 from mmpolicy.host.files import Tree
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
 
 from .fakes import THP, FakeTree
 from .sparse import pressure

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from array import array
 
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
 
 from .fakes import THP, FakeTree
 from .test_map import HEAD, OWN, PRESENT, START, TAIL, ZERO, write_at

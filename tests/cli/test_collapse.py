@@ -9,10 +9,10 @@ from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENOMEM, EPERM, ESRCH
 import pytest
 
 from mmpolicy.host.advice import BLOCK
-from mmpolicy.host.room import limited_folders, node_of, read_zones, room_in
+from mmpolicy.host.pagemap import PAGE
+from mmpolicy.host.room import Node, limited_folders, nodes_in, number_of, read_zones, room_in
 from mmpolicy.memory import collapse
 from mmpolicy.memory.collapse import PAGES, judge
-from mmpolicy.memory.folios import PAGE
 
 from .fakes import THP, Clock, FakeTree, Run
 from .heaps import START, ZERO_FRAME, FakeAdvice, block, free_blocks, make_collapsible, make_heap
@@ -71,21 +71,27 @@ def test_how_much_may_be_missing(kind: str, most: int, cause: str) -> None:
     assert judge(block(kind, 3).tobytes(), most, lambda frame: frame == ZERO_FRAME).cause == cause
 
 
+def _node(tree: FakeTree) -> Node | None:
+    zones = read_zones(tree)
+    number = number_of(zones, 1234)
+    return None if number is None else nodes_in(zones)[number]
+
+
 def test_free_blocks_of_a_node(tree: FakeTree) -> None:
     """Only blocks above the watermark and the reserve for devices count: others would
     need reclaim.
     """
     free_blocks(tree, 101)
-    node = node_of(read_zones(tree), 1234)
+    node = _node(tree)
     assert node and (node.number, node.free_blocks, node.all_blocks) == (0, 101, 5120)
     free_blocks(tree, 101, 20 + 3 * PAGES)
-    node = node_of(read_zones(tree), 1234)
+    node = _node(tree)
     assert node and node.free_blocks == 3
     kept = f"\n        protection: (0, 12, {2 * PAGES})"  # as of the zone for old devices
     tree.put("/proc/zoneinfo", tree.read("/proc/zoneinfo") + kept)
-    node = node_of(read_zones(tree), 1234)
+    node = _node(tree)
     assert node and node.free_blocks == 3 - 2
-    assert node_of(read_zones(tree), 1 << 40) is None
+    assert number_of(read_zones(tree), 1 << 40) is None
     tree.remove("/proc/buddyinfo")
     assert read_zones(tree) == []
 

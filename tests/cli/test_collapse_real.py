@@ -30,8 +30,8 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.collapse import CHUNK, LOCKED, SHARED, Collapser, Done, Limits, Target
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import HUGE, PRESENT, Space
-from mmpolicy.memory.trim import Pressure
 
 BLOCKS = 12
 SOURCE = Path(__file__).parents[2] / "userspace/src"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.allocators import GLIBC, TCMALLOC, allocator_of
 from mmpolicy.memory.findings import Finding
-from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import Clues
 from mmpolicy.memory.space import Vma

@@ -18,7 +18,7 @@ import pytest
 from mmpolicy.control.maintained import LIVE, LOCK, live
 from mmpolicy.errors import Error, Exit, explain
 from mmpolicy.host.advice import BLOCK
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.maintain import Maintainer
 from mmpolicy.verbs import maintain
 

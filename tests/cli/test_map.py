@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory import folios, space
-from mmpolicy.memory.folios import PAGE, Pages, read_areas, totals
+from mmpolicy.memory.folios import Pages, read_areas, totals
 from mmpolicy.memory.picture import COLOURS, cell_pages, draw
 from mmpolicy.verbs import memory_map
 

@@ -16,6 +16,7 @@ import pytest
 from mmpolicy.host.cgroups import Charged
 from mmpolicy.host.files import Reader
 from mmpolicy.host.machine import Host
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.tracing import Decision
 from mmpolicy.memory import trim
 from mmpolicy.memory.explain import all_of, explain_areas
@@ -31,7 +32,6 @@ from mmpolicy.memory.findings import (
 )
 from mmpolicy.memory.folios import (
     NO_FOLIO,
-    PAGE,
     STRETCH,
     Area,
     Frames,
@@ -57,6 +57,7 @@ from mmpolicy.memory.picture import (
     draw,
     terminal,
 )
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.sample import Layout, Looker, Places, Sample, together
 from mmpolicy.memory.space import Sizes, Space, Vma
 from mmpolicy.memory.survey import (
@@ -75,7 +76,6 @@ from mmpolicy.memory.survey import (
 from mmpolicy.memory.trim import (
     Finder,
     Piece,
-    Pressure,
     Splitter,
     _blocks,
     comes_back,

@@ -14,7 +14,7 @@ import pytest
 from mmpolicy.errors import Error
 from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.host.files import Tree
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.sample import Sample
 from mmpolicy.memory.survey import Rates, Row, Survey
 from mmpolicy.verbs.top import _data

@@ -12,7 +12,7 @@ import pytest
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.trim import SEALED

@@ -22,8 +22,9 @@ from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
-from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
+from mmpolicy.memory.trim import Finder, Piece, Splitter
 
 
 def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:

@@ -136,8 +136,8 @@ class Advice:
             begin = ctypes.addressof(anchor)
             del anchor  # the reference would keep the memory mapped
             first = -begin % BLOCK
-            for page in range(first, first + number * BLOCK, PAGE):
-                memory[page] = 1
+            end = first + number * BLOCK
+            memory[first:end:PAGE] = bytes(number * BLOCK // PAGE)
             # the service manager may have set this flag, by MemoryTHP= of the unit
             lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
             starts = range(begin + first, begin + first + number * BLOCK, BLOCK)

@@ -75,19 +75,26 @@ def read_zones(tree: Tree) -> list[Zone]:
     return found
 
 
-def node_of(zones: list[Zone], frame: int) -> Node | None:
-    """Return the node that a page frame belongs to; None if no zone contains it."""
-    number = next(
+def number_of(zones: list[Zone], frame: int) -> int | None:
+    """Return the number of the node that a page frame belongs to; None if no zone contains it."""
+    return next(
         (each.node for each in zones if each.first <= frame < each.first + each.spanned), None
     )
-    if number is None:
-        return None
-    own = [each for each in zones if each.node == number]
-    return Node(
-        number,
-        sum(min(each.blocks, max(each.free - each.kept, 0) >> BLOCK_ORDER) for each in own),
-        sum(each.managed for each in own) >> BLOCK_ORDER,
-    )
+
+
+def nodes_in(zones: list[Zone]) -> dict[int, Node]:
+    """Return the nodes by number, with the sizes of all their zones."""
+    own: dict[int, list[Zone]] = {}
+    for zone in zones:
+        own.setdefault(zone.node, []).append(zone)
+    return {
+        number: Node(
+            number,
+            sum(min(each.blocks, max(each.free - each.kept, 0) >> BLOCK_ORDER) for each in some),
+            sum(each.managed for each in some) >> BLOCK_ORDER,
+        )
+        for number, some in own.items()
+    }
 
 
 def limited_folders(tree: Tree, pid: int) -> list[str]:

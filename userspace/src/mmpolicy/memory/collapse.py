@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENODEV, ENOENT, ENOMEM, EPERM, ESRCH
 from functools import partial
-from itertools import chain
 from math import inf
 from typing import NamedTuple
 
@@ -33,11 +32,11 @@ from mmpolicy.host.advice import BLOCK, KERNEL, NO_COLLAPSE, REMEDIES, ProcessMe
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.room import Node, limited_folders, node_of, read_zones, room_in
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
+from mmpolicy.host.room import Node, limited_folders, nodes_in, number_of, read_zones, room_in
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
-from mmpolicy.memory.trim import Pressure
 
 PAGES = BLOCK // PAGE
 ENTRIES = PAGES * 8  # bytes of /proc/PID/pagemap for one 2 MB block
@@ -328,12 +327,16 @@ class Target:
         raw = self._entries(starts[0], len(starts))
         if len(raw) < len(starts) * ENTRIES:
             return []
-        parts = {start: raw[n * ENTRIES : (n + 1) * ENTRIES] for n, start in enumerate(starts)}
-        found = {start: self._judge(start, part) for start, part in parts.items()}
-        fit = {start: parts[start] for start, verdict in found.items() if not verdict.cause}
-        samples = (_own_pages(start, part[7::8])[::SAMPLE] for start, part in fit.items())
-        if self._full_of_zeroes([*chain.from_iterable(samples)], 0):
-            for start, part in fit.items():
+        found, parts, samples = {}, {}, list[int]()
+        for at, start in enumerate(starts):
+            part = raw[at * ENTRIES : (at + 1) * ENTRIES]
+            verdict = found[start] = self._judge(start, part)
+            if not verdict.cause:
+                parts[start] = part
+                marks = FULL if not verdict.missing else part[7::8]
+                samples += _own_pages(start, marks)[::SAMPLE]
+        if self._full_of_zeroes(samples, 0):
+            for start, part in parts.items():
                 if found[start].missing + self._zeroes(part, start) > self._most:
                     found[start] = found[start]._replace(cause=NOT_FULL)
         return [*found.values()]
@@ -415,9 +418,8 @@ def check_blocks(tree: Tree, reserve: float) -> None:
     """Raise an error if no node has a free 2 MB block above --reserve: the kernel would have to
     compact.
     """
-    zones = read_zones(tree)
-    nodes = [node for zone in zones if zone.spanned and (node := node_of(zones, zone.first))]
-    whys = [short_of_blocks(node, 0, reserve) for node in nodes]
+    nodes = nodes_in(read_zones(tree)).values()
+    whys = [short_of_blocks(node, 0, reserve) for node in nodes if node.all_blocks]
     if whys and all(whys):
         raise Error(f"{whys[0]}; nothing was changed", Exit.FAILED, COMPACT)
 
@@ -464,12 +466,12 @@ class Collapser:
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure
         self._zones = read_zones(host.tree)
+        self._nodes = nodes_in(self._zones)
         self._looked = -inf
         self._since = 0  # blocks allocated since free memory was read
         self._worked_s = 0.0  # seconds of work since the last pause
         self._each_s = 0.0  # seconds that the last collapse took
-        # node of each memory section, from the last reading of free memory
-        self._nodes: dict[int, Node | None] = {}
+        self._numbers: dict[int, int] = {}  # node by memory section
         # room below the limit of each cgroup folder in bytes, when last read
         self._rooms: dict[str, int | None] = {}
         self._slow = 0  # number of slow collapses in a row
@@ -635,18 +637,20 @@ class Collapser:
     def _must_stop(self) -> bool:
         if self._host.clock() - self._looked >= LOOK_S:
             self._looked = self._host.clock()
-            self._zones, self._since = read_zones(self._host.tree), 0
+            self._zones = read_zones(self._host.tree)
+            self._nodes, self._since = nodes_in(self._zones), 0
             self._rooms.clear()
-            self._nodes.clear()
             if why := self._pressure.too_high():
                 self._stop(why, "look at /proc/pressure/memory; try again, or raise --max-pressure")
         return bool(self.done.stopped)
 
     def _has_room(self, target: Target, frame: int, taken: int = 0) -> bool:
-        section = frame // SECTION
-        if section not in self._nodes:
-            self._nodes[section] = node_of(self._zones, frame)
-        node = self._nodes[section]
+        number = self._numbers.get(frame // SECTION)
+        if number is None:
+            number = number_of(self._zones, frame)
+            if number is not None:
+                self._numbers[frame // SECTION] = number
+        node = None if number is None else self._nodes.get(number)
         if node and (why := short_of_blocks(node, self._since + taken, self._limits.reserve)):
             self._stop(why, COMPACT)
         for folder in target.folders:

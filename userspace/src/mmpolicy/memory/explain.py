@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.tracing import Decision
-from mmpolicy.memory.folios import PAGE, Area, totals
+from mmpolicy.memory.folios import Area, totals
 
 # Reasons as docs/policies/anon_order.md describes them; an unlisted reason is printed by its name.
 WORDS = {

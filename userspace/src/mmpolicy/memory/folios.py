@@ -22,8 +22,7 @@ from zlib import decompress as unpack
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.pagemap import ENTRY_PRESENT as PRESENT
-from mmpolicy.host.pagemap import FRAME
-from mmpolicy.host.pagemap import PAGE as PAGE
+from mmpolicy.host.pagemap import FRAME, PAGE
 from mmpolicy.memory import space as there
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Region, Space, Vma

@@ -14,7 +14,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.collapse import Collapser, Limits, Target
 from mmpolicy.memory.holds import Holds
-from mmpolicy.memory.trim import Pressure
+from mmpolicy.memory.pressure import Pressure
 
 EVERY_S = 0.1  # seconds between two searches for new memory
 LIMITS = Limits(share=1.0, longest_s=float("inf"), growth_pages=0, reserve=0.01)

@@ -25,6 +25,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK, NO_COLLAPSE
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory import collapse, trim
 from mmpolicy.memory.collapse import (
     HUGE,
@@ -38,10 +39,10 @@ from mmpolicy.memory.collapse import (
     Verdict,
     time_one,
 )
-from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space, gone
-from mmpolicy.memory.trim import Finder, Piece, Pressure, Splitter
+from mmpolicy.memory.trim import Finder, Piece, Splitter
 
 FULL, GONE = "", "gone"  # Kinds of a 2 MB block, in addition to HUGE and NOT_FULL.
 OFTEN = 60  # most checks of a process within one settling time

@@ -10,7 +10,8 @@ from io import BytesIO
 from itertools import groupby
 from typing import NamedTuple
 
-from mmpolicy.memory.folios import PAGE, Area
+from mmpolicy.host.pagemap import PAGE
+from mmpolicy.memory.folios import Area
 from mmpolicy.render import paint
 
 WIDTH = 64  # cells in a row

@@ -27,9 +27,9 @@ from typing import NamedTuple, cast
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import Charged, cgroup_pids
 from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.processes import printable
 from mmpolicy.memory.charged import Account, Owners, account_of
-from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import INTO_KIB, Reach, reach
 from mmpolicy.memory.sample import MORE_TRIES, TRIES, Layout, Looker, Sample, together

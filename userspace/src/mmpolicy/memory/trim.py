@@ -24,12 +24,14 @@ from itertools import islice
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.evidence import PRESSURE, SIZE, THP, pressure_in
+from mmpolicy.host.evidence import SIZE, THP
 from mmpolicy.host.files import SPLIT, Tree
 from mmpolicy.host.knobs import chosen
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.folios import PAGE, Frames, Stretch, read_stretches, wanted_areas
+from mmpolicy.host.pagemap import PAGE
+from mmpolicy.memory.folios import Frames, Stretch, read_stretches, wanted_areas
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import LOOK_S, Pressure
 from mmpolicy.memory.space import HUGE, Details, Space, Vma
 
 # a file that exists in kernels that free the empty pages of split folios
@@ -42,7 +44,6 @@ LEAST, MOST = 512, 16384  # fewest and most pages that one write splits
 # One write blocks mmap() and munmap() of the program; it is to take between SHORT_S and LONG_S.
 SHORT_S, LONG_S = 0.001, 0.002
 HALF = 0.5  # largest share of the time that writes may take
-LOOK_S = 0.25  # seconds between checks of the memory pressure
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
 FEW = 64  # with max_ptes_none above this, khugepaged is reported to refill the memory
 ALL = 511  # with a lower max_ptes_none, khugepaged does not fill holes for folios below 2 MB
@@ -266,40 +267,6 @@ def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
             if empty:
                 yield page, after, empty
             page = after
-
-
-class Pressure:
-    """Detects that the host is short of memory."""
-
-    def __init__(self, host: Host, limit: float) -> None:
-        self._host, self._limit = host, limit
-        self._path = f"{PRESSURE}/memory"
-        self._last = self._read()
-        self.known = self._last is not None
-        self._when = host.clock()
-
-    def _read(self) -> tuple[float, float] | None:
-        """Return the seconds that tasks have waited for memory, and the percentage of the last ten
-        seconds.
-        """
-        try:
-            some = pressure_in(self._host.tree, self._path)["some"]
-            return int(some["total"]) / 1e6, float(some["avg10"])
-        except (Error, KeyError, ValueError):
-            return None
-
-    def too_high(self) -> str:
-        """Return the reason to stop because tasks wait for memory, or ""."""
-        now, seconds = self._read(), self._host.clock() - self._when
-        if not now or not self._last:
-            return ""
-        share = now[1]
-        if seconds >= LOOK_S:
-            share = max(share, 100 * (now[0] - self._last[0]) / seconds)
-            self._last, self._when = now, self._host.clock()
-        if share <= self._limit:
-            return ""
-        return f"tasks wait for memory {share:.0f} % of the time, more than {self._limit:g} %"
 
 
 class Splitter:

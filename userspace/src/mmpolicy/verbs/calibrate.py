@@ -33,7 +33,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, read_knobs
 from mmpolicy.host.machine import Host
 from mmpolicy.host.step import Step
-from mmpolicy.memory.trim import Pressure
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.commit import emit_plan
 from mmpolicy.verbs.in_force import in_force

@@ -16,6 +16,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host, hardware_of
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.processes import printable
 from mmpolicy.host.signals import interrupted, noted
 from mmpolicy.memory.collapse import (
@@ -31,10 +32,9 @@ from mmpolicy.memory.collapse import (
     check_possible,
     time_one,
 )
-from mmpolicy.memory.folios import PAGE
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import gone
-from mmpolicy.memory.trim import Pressure
 from mmpolicy.render import emit, progress_line, table
 from mmpolicy.verbs.options import (
     Percent,

@@ -27,11 +27,12 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.processes import cgroup_of
 from mmpolicy.host.tracing import Recorded, record
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
-from mmpolicy.memory.folios import PAGE, read_areas
+from mmpolicy.memory.folios import read_areas
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import ALL, Reach, reach
 from mmpolicy.render import emit

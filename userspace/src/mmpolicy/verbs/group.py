@@ -119,6 +119,7 @@ class Verbs(Group):
         try:
             named = {} if rest else {"prog_name": "mmpolicy"}
             code = run(words, *rest, **{**named, **more, "standalone_mode": False})
+            sys.stdout.flush()
         except click.ClickException as err:
             code = self._tell(words, err)
         except click.Abort:
@@ -134,7 +135,10 @@ class Verbs(Group):
             code = self._tell(words, lacking(err) or _internal(err))
         except Exception as err:  # last resort, so that users see no traceback
             code = self._tell(words, _internal(err))
-        sys.exit(code if isinstance(code, int) else 0)
+        code = code if isinstance(code, int) else 0
+        if args is None:
+            _end(code)
+        sys.exit(code)
 
     def _tell(self, words: Sequence[str], err: click.ClickException) -> int:
         if JSON in words:
@@ -163,6 +167,11 @@ def _say_what_can_be(ctx: click.Context, err: Error) -> None:
     if verdict.next_step != LOAD:
         err.message = f"{err.message}. {verdict.text}"
         err.next_step = verdict.next_step
+
+
+def _end(code: int) -> None:
+    """End this process at once: Python would first free each object, which takes 10 ms."""
+    os._exit(code)
 
 
 def _print_no_more() -> None:

@@ -26,7 +26,7 @@ from mmpolicy.host.machine import Host
 from mmpolicy.host.processes import check_process
 from mmpolicy.host.signals import noted
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
-from mmpolicy.memory.trim import Pressure
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.render import as_json, emit, table
 from mmpolicy.verbs.collapse import NEVER, never_of
 from mmpolicy.verbs.options import (

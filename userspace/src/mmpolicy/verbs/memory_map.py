@@ -11,8 +11,9 @@ import click
 
 from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.processes import find_process
-from mmpolicy.memory.folios import HUGETLB, PAGE, Area, count_of, read_areas, totals
+from mmpolicy.memory.folios import HUGETLB, Area, count_of, read_areas, totals
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.picture import as_png, as_svg, draw, terminal
 from mmpolicy.memory.space import Sizes, Space

@@ -25,15 +25,15 @@ from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.evidence import cgroup_figures
 from mmpolicy.host.files import CONTROL, SPLIT, Tree, split_text
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.folios import PAGE
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.trim import (
     CAUSES,
     SEALED,
     Finder,
-    Pressure,
     Splitter,
     check_possible,
     comes_back,

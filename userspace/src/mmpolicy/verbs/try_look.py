@@ -29,9 +29,10 @@ from mmpolicy.memory.findings import (
     own_service,
     trim_options,
 )
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.reach import Reach
 from mmpolicy.memory.survey import FIGURES, Row, Survey
-from mmpolicy.memory.trim import Pressure, check_possible, modes
+from mmpolicy.memory.trim import check_possible, modes
 from mmpolicy.memory.worth import Here, Seen, Way
 from mmpolicy.render import progress_line
 from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, module_here, watch

@@ -8,7 +8,7 @@ from __future__ import annotations
 from mmpolicy.host.machine import Host
 from mmpolicy.host.service import unsteady
 from mmpolicy.memory.findings import STALLS
-from mmpolicy.memory.trim import Pressure
+from mmpolicy.memory.pressure import Pressure
 
 WAITING = 10.0  # largest percentage of the time that tasks may wait for memory, as in the presets
 

@@ -44,9 +44,9 @@ from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL, noted
 from mmpolicy.memory.findings import LEAST_KIB, LEAST_PERCENT, LEAST_SHARE
 from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
-from mmpolicy.memory.trim import Pressure
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
