@@ -30,6 +30,7 @@ from mmpolicy.memory.worth import (
 from mmpolicy.verbs import try_look
 from mmpolicy.verbs.try_once import HOW
 from mmpolicy.verbs.try_run import TRIES
+from mmpolicy.verbs.try_service import Answer, next_step, runnable
 
 from .fakes import THP, Clock, FakeTree, Run
 from .sparse import SHRINK, SPLIT, count, make_sparse, make_thp, pressure
@@ -66,7 +67,9 @@ def judged(here: Here = HERE, **figures: Any) -> tuple[str, list[str]]:
         ({"gain": 1.0}, WORTH),
         ({"waste_kib": 33 * MIB, "error_kib": 2 * MIB}, NOT_WORTH),
         ({"waste_kib": 33 * MIB, "error_kib": 1 * MIB}, WORTH),
-        ({"waste_kib": 33 * MIB, "private_kib": 700 * MIB}, NOT_WORTH),
+        ({"waste_kib": 33 * MIB, "private_kib": 700 * MIB, "huge": 0.6}, NOT_WORTH),
+        ({"private_kib": 300 * MIB, "cpu": 21.0, "kernel": 0.5}, WORTH),
+        ({"private_kib": 300 * MIB, "cpu": 9.0, "kernel": 0.0}, NOT_WORTH),
         ({"freed_kib": 33 * MIB}, WORTH),
         ({"stalled": 2.0, "compactions": 4.0}, NOT_WORTH),
         ({"stalled": 0.5, "compactions": 50.0}, NOT_WORTH),
@@ -85,7 +88,9 @@ def test_candidates_by_their_gain() -> None:
     """The largest multiple of what counts comes first; then the cheaper of two."""
     assert judged(**BUSY)[1] == ["thp-sizes", "adaptive"]
     assert judged(replace(HERE, loaded=True), **BUSY)[1] == ["adaptive", "thp-sizes"]
-    assert judged(**BUSY, private_kib=300 * MIB)[1] == ["thp-sizes", "adaptive", "adaptive-2mb"]
+    assert judged(**BUSY, private_kib=300 * MIB)[1] == [
+        "thp-sizes", "adaptive", "adaptive-2mb", "collapse",
+    ]  # fmt: skip
     assert judged(**WASTE)[1] == ["trim", "maintain"]
     assert judged(**WASTE, trim_options=" --include-madvised")[1] == ["trim"]
     both = [*judged(**WASTE)[1], *judged(**BUSY)[1]]
@@ -137,11 +142,22 @@ def test_commands_that_begin_by_loading() -> None:
         assert (each.commands[0] == "mmpolicy load") == (each.switchback and not each.of_host)
 
 
+@pytest.mark.parametrize(("work", "begins"), [(None, ""), ("cmd:cat x/s", "collapse")])
+def test_collapse_begins_with_a_rate_of_work(work: str | None, begins: str) -> None:
+    """Without one, the next step is the command that lacks only the rate."""
+    seen = replace(REST, private_kib=300 * MIB, cpu=21.0)
+    answer = Answer(seen, HERE, *judge(seen, HERE))
+    assert runnable(answer, work) == begins
+    assert next_step(answer).startswith(
+        'mmpolicy try --unit web.service --candidate collapse --work "cmd:COMMAND/s", where'
+    )
+
+
 def test_hints() -> None:
     assert [*hints(REST, "--unit x")] == []
     (text,) = hints(replace(REST, cpu=0.1), "--unit x")
     assert "look again under load" in text
-    (text,) = hints(replace(REST, private_kib=300 * MIB), "--unit x")
+    (text,) = hints(replace(REST, private_kib=300 * MIB, cpu=9.0), "--unit x")
     assert "mmpolicy collapse --unit x --dry-run" in text
     assert [*hints(replace(REST, private_kib=300 * MIB, huge=0.6), "")] == []
     (text,) = hints(replace(REST, looked_at=0.3), "")

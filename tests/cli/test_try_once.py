@@ -124,7 +124,7 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     plan = run(*TRIED, "--dry-run").out
     assert "1. trim: gives back about 240 MiB" in plan
     assert f"measures {REDIS} for 480 s, or up to 7680 s if it varies much, runs trim" in plan
-    assert "and measures again for as long: 970 to 15370 s" in plan
+    assert "and measures again for as long: 16 min to 4.3 h" in plan
     assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
     assert host.writes == before
 
@@ -218,6 +218,23 @@ def test_less_cpu_time_alone_is_no_gain(run: Run, host: FakeTree, clock: Service
     assert (refused.code, "no work is given" in refused.err) == (2, True)
     assert run(*TRIED, "--candidate", "collapse", "--work", "cmd:cat x/s", "--dry-run").code == 0
     assert "CPU time per unit" not in run(*TRIED, "--candidate", "maintain", "--dry-run").out
+
+
+def test_a_switchback_has_pairs(run: Run, host: FakeTree, clock: Service) -> None:
+    """A trial of a verb that works once refuses them, and a lease."""
+    for option in ("--pairs", "3"), ("--lease", "1m"):
+        refused = run(*TRIED, "--candidate", "trim", *option, "--dry-run")
+        assert (refused.code, "trim has none" in refused.err) == (2, True)
+
+
+def test_without_systemd_it_runs_here(run: Run, host: FakeTree, clock: Service) -> None:
+    """The plan says so, and that it ends with the shell."""
+    line = "runs in the foreground, as this host has no systemd"
+    assert line not in run(*TRIED, "--candidate", "trim", "--dry-run").out
+    host.real(SYSTEMD).rmdir()
+    assert line in run(*TRIED, "--candidate", "trim", "--dry-run").out
+    done = run(*TRIED, "--candidate", "trim", "--yes", "--block", "48")
+    assert "decision   " in done.out
 
 
 def test_maintain_without_systemd(run: Run, host: FakeTree, clock: Service) -> None:

@@ -27,6 +27,7 @@ from mmpolicy.control.trials import (
     LOCK,
     RUN,
     RUNNING,
+    SYSTEMD,
     Trial,
     read_trials,
     standing,
@@ -272,6 +273,7 @@ def test_systemd_runs_the_same_trial(
     run: Run, tree: FakeTree, clock: Service, units: list[list[str]]
 ) -> None:
     clock.cpu_times = 0.9
+    tree.real(SYSTEMD).mkdir(parents=True)
     words = ["--block", "4", "--pairs", "20", "--work", WORK, "--lease", "1m"]
     result = run("try", "--unit", "web", "--candidate", "adaptive", "--yes", *words, "--json")
     assert result.code == 0, result.err

@@ -15,7 +15,16 @@ from mmpolicy.control.experiment import LOCK as AB_LOCK
 from mmpolicy.control.experiment import RUN as AB_RUN
 from mmpolicy.control.journal import boot_of
 from mmpolicy.control.keys import MANIFESTS, UnitBinding
-from mmpolicy.control.trials import AT_STOCK, BACK, CHANGED, KEPT, Trial, read_trials, standing
+from mmpolicy.control.trials import (
+    AT_STOCK,
+    BACK,
+    CHANGED,
+    KEPT,
+    SYSTEMD,
+    Trial,
+    read_trials,
+    standing,
+)
 from mmpolicy.control.watched import (
     ENDED,
     ON,
@@ -377,6 +386,7 @@ def test_a_trial_that_is_to_be_proven_on(
     run: Run, tree: FakeTree, clock: Watching, units: list[list[str]]
 ) -> None:
     """The trial has systemd do it once its setting is kept."""
+    tree.real(SYSTEMD).mkdir(parents=True)
     words = ("try", "--unit", "web", "--candidate", "adaptive", "--block", "4", "--watch", "2%")
     result = run(*words, "--yes")
     assert "2 % of the gain is lost at most" in result.err

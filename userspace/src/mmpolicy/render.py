@@ -142,3 +142,10 @@ def emit(command: str, want_json: bool, data: dict[str, Any], lines: Lines) -> N
 def emit_error(command: str, error: dict[str, Any]) -> None:
     """Print an error as JSON, on standard error."""
     click.echo(as_json(command, {"error": error}), err=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as text, in seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

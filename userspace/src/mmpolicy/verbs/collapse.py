@@ -35,7 +35,7 @@ from mmpolicy.memory.collapse import (
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import gone
-from mmpolicy.render import emit, progress_line, table
+from mmpolicy.render import duration, emit, progress_line, table
 from mmpolicy.verbs.options import (
     Percent,
     json_option,
@@ -231,19 +231,13 @@ def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
     text = (
         f"{blocks} ranges of 2 MB; a collapse takes {one_s * 1000:.1f} ms on this host and stops "
         f"the program for as long; at {given.cpu:g} % of the time all take "
-        f"{_duration(seconds)} or more"
+        f"{duration(seconds)} or more"
     )
     if hardware_of(host.tree).virtual:
         text += ", several times that with memory that this virtual machine has never used"
     if given.cpu >= 100 * FAST:
         text += ", and the program may run at a fraction of its speed until then"
     return text
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _plan(
@@ -358,7 +352,7 @@ def _run(
             if now - shown >= EVERY_S or not left:
                 shown = now
                 ahead = (now - began) * left / max(blocks - left, 1)
-                text = f"{blocks - left} of {blocks} ranges of 2 MB, {_duration(ahead)} left"
+                text = f"{blocks - left} of {blocks} ranges of 2 MB, {duration(ahead)} left"
                 progress_line(text, is_last=not left)
             if caught:
                 return caught[0]

@@ -47,6 +47,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
+from mmpolicy.render import duration
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
@@ -156,7 +157,8 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
     yield (
         f"measures {wish.cgroup} for {wish.seconds:g} s, or up to {TIMES * wish.seconds:g} s if it "
         f"varies much, runs {wish.treatment} on it once, and measures again for as long: "
-        f"{least:.0f} to {most:.0f} s, and the time of {wish.treatment}"
+        f"{duration(least)} to {duration(most)}, and the time of {wish.treatment}; a shorter "
+        "--block takes less, and tells less"
     )
     yield (
         f"ends before {wish.treatment} if a metric varies so much that nothing could tell whether "
@@ -179,7 +181,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     with noted() as caught:
         run = _Run(host, wish, caught)
         page = [
-            f"tried      {wish.candidate} ({wish.treatment}) on {wish.cgroup}, before and after",
+            f"tried      {wish.treatment} on {wish.cgroup}, before and after",
             f"rule       {wish.rule()}",
         ]
         try:
@@ -216,7 +218,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     if wish.candidate == "maintain":
         return _maintain(host, wish, trial, page)
     page.append(f"decision   kept: {reason}; it lasts until the next start of the service")
-    page.append("undo       no command: no setting has changed")
+    page.append("undo       restart the service; no setting has changed")
     return trial.keep(host.tree, phase=DONE, exit=0, page=tuple(page))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from mmpolicy.ab.run.scope import HOST
 from mmpolicy.control.experiment import in_the_way
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.model import check_loaded
-from mmpolicy.control.trials import KEPT, LOCK, RUN, running, standing
+from mmpolicy.control.trials import KEPT, LOCK, RUN, SYSTEMD, running, standing
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import THP
@@ -214,6 +214,9 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     Exits with 0 after a plan whatever the verdict is; a trial in the foreground, and --report,
     with 0 if the setting was kept, 7 if the trial is inconclusive, and 8 if the setting is worse.
     """
+    if options["candidate"] in ONCE and (options["pairs"] or options["lease"]):
+        text = f"--pairs and --lease are for a switchback, and {options['candidate']} has none"
+        raise click.UsageError(f"{text}: --block is the length of each measurement")
     jobs = [name for name in JOBS if options.pop(name)]
     html = options.pop("html")
     if html and jobs != ["report"]:
@@ -242,8 +245,8 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
         check_systemd(host.tree)
     answer = None if given.candidate else _answer(host, path, given)
     if answer and not given.want_json:
-        _print(_answer_lines(host, path, answer))
-    candidate = given.candidate or (_runnable(answer) if answer else "")
+        _print(_answer_lines(host, path, answer, given))
+    candidate = given.candidate or (runnable(answer, given.work) if answer else "")
     if candidate:
         _try(ctx, given, path, candidate, answer)
     elif given.want_json and answer:
@@ -314,19 +317,39 @@ def _data(path: str, answer: Answer) -> dict[str, Any]:
             "notes": [*_notes(path, answer)]}  # fmt: skip
 
 
-def _runnable(answer: Answer) -> str:
-    """Return the best candidate if `try` can run it on this host now, else ""."""
-    best = answer.candidates[0] if answer.verdict == WORTH else None
-    return best.name if best and best.runs(answer.here) else ""
+def _best(answer: Answer) -> Candidate | None:
+    return answer.candidates[0] if answer.verdict == WORTH else None
 
 
-def _answer_lines(host: Host, path: str, answer: Answer) -> Iterator[str]:
+def runnable(answer: Answer, work: str | None) -> str:
+    """Return the best candidate if `try` can run it on this host now, else "".
+
+    work: the metric of --work, which `collapse` needs.
+    """
+    best = _best(answer)
+    if not best or not best.runs(answer.here) or (best.name == "collapse" and not work):
+        return ""
+    return best.name
+
+
+def next_step(answer: Answer) -> str:
+    """Return what to do after the observation, if no trial follows."""
+    best = _best(answer)
+    if best and best.name == "collapse":
+        return (
+            f'mmpolicy try {answer.here.target} --candidate collapse --work "cmd:COMMAND/s", where '
+            "COMMAND prints the number of requests so far: CPU time is compared per request"
+        )
+    return NEXT_OF[answer.verdict]
+
+
+def _answer_lines(host: Host, path: str, answer: Answer, given: TryOptions) -> Iterator[str]:
     yield from _seen_lines(host, path, answer.seen)
     yield f"verdict: {answer.verdict}: {answer.why}"
     yield from _candidate_lines(answer.candidates)
     yield from (f"note: {text}" for text in _notes(path, answer))
-    if not _runnable(answer):
-        yield f"next: {NEXT_OF[answer.verdict]}; try itself has changed nothing"
+    if not runnable(answer, given.work):
+        yield f"next: {next_step(answer)}; try itself has changed nothing"
 
 
 def _notes(path: str, answer: Answer) -> Iterator[str]:
@@ -334,6 +357,14 @@ def _notes(path: str, answer: Answer) -> Iterator[str]:
         yield "mmpolicy recommend looks for changes that pay for one service"
     else:
         yield from hints(answer.seen, answer.here.target)
+
+
+def _without_systemd(host: Host, given: TryOptions, plan: list[str]) -> TryOptions:
+    """Return the options for a trial in the foreground if the host has no systemd to run it."""
+    if given.foreground or host.tree.is_dir(SYSTEMD):
+        return given
+    plan.append("runs in the foreground, as this host has no systemd, and ends with this shell")
+    return replace(given, foreground=True)
 
 
 def _try(
@@ -355,7 +386,7 @@ def _try(
     wish: Wish
     run: Callable[[Trial], Trial]
     if candidate in ONCE:
-        wish = once = try_once.OnceWish(candidate, *words)
+        wish = once = try_once.OnceWish(candidate, *words[:4], None, None)
         lines = [*try_once.plan_lines(host, once), f"if kept: {try_once.keeps(once)}"]
         run = partial(try_once.carry_out, host, once)
     else:
@@ -369,6 +400,7 @@ def _try(
             lines += cost_lines(given.watch, experiment.design.block_s)
     data = {**(_data(path, answer) if answer else {"cgroup": path}), "candidate": candidate,
             "rule": wish.rule(), "plan": lines, "dry_run": given.dry_run}  # fmt: skip
+    given = _without_systemd(host, given, lines)
     if given.dry_run:
         emit("try", given.want_json, data, lines)
         return
