@@ -86,7 +86,7 @@ def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
     must(guest, f"echo {defrag} >{THP}/defrag; echo '{ASKED_WITH}' >{TRACING}/kprobe_events")
     must(guest, f"echo 'order > 0' >{PROBES}/asked/filter; echo 1 >{PROBES}/enable")
     must(guest, f"echo >{TRACING}/trace; {ops_command(f'{program} touch 0 1024')}")
-    must(guest, ops_command("map 200 touch 16 16"))
+    must(guest, ops_command("map 200 touch 16 32"))
     text = must(guest, f"cat {TRACING}/trace")
     must(guest, f"echo 0 >{PROBES}/enable; echo >{TRACING}/kprobe_events")
     found: dict[int, set[int]] = {}

@@ -52,9 +52,12 @@ def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
     """A guest with two nodes and swap; the module is loaded, all stock.
 
     No CPU keeps more than a few free pages for itself, so that free memory is known, and no
-    background compaction or reclaim runs. A distribution's kernel itself takes more.
+    background compaction or reclaim runs. A distribution's kernel itself takes more. Those of arm64
+    reserve 64 MiB for DMA, which movable folios may take, but no page table: if only such memory is
+    left, the kernel reclaims for the page table of a huge page, whatever the policy.
     """
-    guest = machines.get(kernel, mem="640M" if kernel == "patched" else "800M", **needs)
+    mem = "640M" if kernel == "patched" else "800M"
+    guest = machines.get(kernel, mem=mem, append="cma=0", **needs)
     back_to_boot(guest)
     must(guest, f"{SETTINGS} modprobe mmpolicy")
     return guest
