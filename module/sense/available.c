@@ -203,7 +203,7 @@ static void available_looked(struct mmp_looked __percpu *looked,
 static bool available_is_told(const struct vm_area_struct *vma, unsigned int enough)
 {
 	return mmp_looked_for(&told.by, vma, enough) &&
-	       this_cpu_read(told.left) > this_cpu_read(told.until);
+	       raw_cpu_read(told.left) > raw_cpu_read(told.until);
 }
 
 static noinline void available_tell(const struct vm_area_struct *vma, unsigned int enough)
@@ -238,8 +238,8 @@ unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough
 		return MMP_ALL;
 	if (!available_is_told(vma, enough))
 		available_tell(vma, enough);
-	*pages = min_t(long, *pages, max(this_cpu_read(told.left), 0L));
-	return this_cpu_read(told.share);
+	*pages = min_t(long, *pages, max(raw_cpu_read(told.left), 0L));
+	return raw_cpu_read(told.share);
 }
 
 /**
@@ -264,7 +264,7 @@ bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 {
 	unsigned long spare, share;
 
-	if (available_is_told(vma, enough) && this_cpu_read(told.share) < enough)
+	if (available_is_told(vma, enough) && raw_cpu_read(told.share) < enough)
 		return false;
 	mmp_limits_asked(enough);
 	spare = available_spare(vma->vm_mm, enough);

@@ -66,14 +66,16 @@ static inline unsigned long mmp_looked_whom(const struct vm_area_struct *vma)
 
 /*
  * Returns true if the cached answer of this CPU is valid for @vma and @enough.
+ * Reads with raw_cpu_read(), as a task that migrates in between does no harm:
+ * this_cpu_read() of arm64 turns preemption off and on around each read.
  */
 static __always_inline bool mmp_looked_for(struct mmp_looked __percpu *looked,
 					   const struct vm_area_struct *vma,
 					   unsigned int enough)
 {
-	return this_cpu_read(looked->whom) == mmp_looked_whom(vma) &&
-	       this_cpu_read(looked->enough) == enough &&
-	       time_before_eq(jiffies, this_cpu_read(looked->when));
+	return raw_cpu_read(looked->whom) == mmp_looked_whom(vma) &&
+	       raw_cpu_read(looked->enough) == enough &&
+	       time_before_eq(jiffies, raw_cpu_read(looked->when));
 }
 
 /**
@@ -92,7 +94,7 @@ static inline bool mmp_plenty(const struct vm_area_struct *vma, unsigned int eno
 			      unsigned long pages)
 {
 	if (unlikely(!mmp_looked_for(&mmp_spare.by, vma, enough) ||
-		     this_cpu_read(mmp_spare.pages) < pages))
+		     raw_cpu_read(mmp_spare.pages) < pages))
 		return false;
 	this_cpu_sub(mmp_spare.pages, pages);
 	return true;
