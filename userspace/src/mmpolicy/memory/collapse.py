@@ -33,7 +33,15 @@ from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.pagemap import PAGE
-from mmpolicy.host.room import Node, limited_folders, nodes_in, number_of, read_zones, room_in
+from mmpolicy.host.room import (
+    Node,
+    Zone,
+    limited_folders,
+    nodes_in,
+    number_of,
+    read_zones,
+    room_in,
+)
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
@@ -465,8 +473,7 @@ class Collapser:
 
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure
-        self._zones = read_zones(host.tree)
-        self._nodes = nodes_in(self._zones)
+        self._zones, self._nodes = list[Zone](), dict[int, Node]()  # _must_stop() reads them
         self._looked = -inf
         self._since = 0  # blocks allocated since free memory was read
         self._worked_s = 0.0  # seconds of work since the last pause
@@ -645,12 +652,10 @@ class Collapser:
         return bool(self.done.stopped)
 
     def _has_room(self, target: Target, frame: int, taken: int = 0) -> bool:
-        number = self._numbers.get(frame // SECTION)
-        if number is None:
-            number = number_of(self._zones, frame)
-            if number is not None:
-                self._numbers[frame // SECTION] = number
-        node = None if number is None else self._nodes.get(number)
+        section = frame // SECTION
+        if section not in self._numbers and (number := number_of(self._zones, frame)) is not None:
+            self._numbers[section] = number
+        node = self._nodes.get(self._numbers[section]) if section in self._numbers else None
         if node and (why := short_of_blocks(node, self._since + taken, self._limits.reserve)):
             self._stop(why, COMPACT)
         for folder in target.folders:

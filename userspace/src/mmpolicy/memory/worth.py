@@ -170,7 +170,7 @@ def hints(seen: Seen, target: str) -> Iterator[str]:
     if seen.looked_at < HUGE_ENOUGH:
         text = f"only {seen.looked_at:.0%} of its memory was looked at"
         yield f"{text}; a longer --seconds looks at more"
-    if _has_small_pages(seen) and _tlb_percent(seen, TLB_SHARE[1]) < LEAST_PERCENT:
+    if _has_small_pages(seen) and _tlb_range(seen)[1] < LEAST_PERCENT:
         yield (
             f"{seen.private_kib / 1024:.0f} MiB of private memory, {seen.huge:.0%} of it in 2 MB "
             "pages: misses of the TLB, which huge pages save, are not measured here; mmpolicy "
@@ -182,9 +182,10 @@ def _has_small_pages(seen: Seen) -> bool:
     return seen.private_kib >= BIG_KIB and seen.huge < HUGE_ENOUGH and seen.barred < ALL
 
 
-def _tlb_percent(seen: Seen, share: float = TLB_SHARE[0]) -> float:
-    """Return the CPU time in percent that 2 MB pages save if they save any."""
-    return share * max(seen.cpu - seen.kernel, 0.0)
+def _tlb_range(seen: Seen) -> tuple[float, float]:
+    """Return the least and the most CPU time in percent that 2 MB pages save if they save any."""
+    least, most = (share * max(seen.cpu - seen.kernel, 0.0) for share in TLB_SHARE)
+    return least, most
 
 
 def _candidates(seen: Seen, here: Here) -> Iterator[Candidate]:
@@ -193,7 +194,7 @@ def _candidates(seen: Seen, here: Here) -> Iterator[Candidate]:
         yield from _of_waste(seen, here)
     if is_waste(seen.freed_kib, 0.0, seen.private_kib):
         yield _madv_free(seen, here)
-    if _has_small_pages(seen) and _tlb_percent(seen, TLB_SHARE[1]) >= LEAST_PERCENT:
+    if _has_small_pages(seen) and _tlb_range(seen)[1] >= LEAST_PERCENT:
         yield _collapse(seen, here)
     if seen.barred < ALL:
         if seen.gain >= LEAST_PERCENT:
@@ -239,12 +240,12 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
 
 
 def _collapse(seen: Seen, here: Here) -> Candidate:
-    least, most = (_tlb_percent(seen, share) for share in TLB_SHARE)
+    least, most = _tlb_range(seen)
     return Candidate(
         "collapse",
         f"may save {least:.2g} to {most:.2g} % of a CPU by fewer misses of the TLB, as in 11 of 34 "
         "measurements; more with random access",
-        _tlb_percent(seen) / LEAST_PERCENT,
+        least / LEAST_PERCENT,
         (f"mmpolicy collapse {here.target}",),
         "minutes: 3 % of the time at most is spent with collapses",
         "each 2 MB stops the program for milliseconds; 3 of 34 measurements took 3 to 14 % more "
