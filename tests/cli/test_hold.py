@@ -16,7 +16,7 @@ import pytest
 from mmpolicy.host.files import Reader, Tree
 from mmpolicy.host.pagemap import ANY, PAGE, SCAN
 from mmpolicy.memory.folios import Area, read_areas
-from mmpolicy.memory.holds import Holds, _address
+from mmpolicy.memory.holds import SMAPS_NS, Holds, _address
 from mmpolicy.memory.lazily import memory_of_process
 from mmpolicy.memory.space import Space, huge_of
 from mmpolicy.memory.survey import FIGURES, Survey
@@ -117,8 +117,13 @@ LOOKS: dict[str, Callable[[Tree, int], object]] = {
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_no_read_is_longer_than_it_may_be(name: str, pid: int) -> None:
-    """smaps is never read as a whole, and no scan reads more pages at once than its limit."""
+def test_no_read_is_longer_than_it_may_be(
+    name: str, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """smaps is never read as a whole where a page of it costs what is usual, and no scan reads more
+    pages at once than its limit.
+    """
+    monkeypatch.setattr(Holds, "_measure_smaps", lambda holds: SMAPS_NS)
     tree = Watched()
     LOOKS[name](tree, pid)
     assert f"/proc/{pid}/smaps_rollup" not in tree.read_files
