@@ -28,7 +28,6 @@ from mmpolicy.memory.worth import (
     judge,
 )
 from mmpolicy.verbs import try_look
-from mmpolicy.verbs.try_once import HOW
 from mmpolicy.verbs.try_run import TRIES
 from mmpolicy.verbs.try_service import Answer, next_step, runnable
 
@@ -128,7 +127,6 @@ def test_each_candidate_is_whole() -> None:
         assert each.name in ONCE or TRIES[each.name].preset in names()
     assert {each.name for each in found} == {*NAMES}
     assert {*TRIES} == {*NAMES} - {*ONCE}
-    assert {*HOW} == {*ONCE}
     for name in NAMES:
         _, _, others = judge(replace(REST, **figures), HERE, [name])
         assert {each.name for each in others} == {*NAMES} - {name}

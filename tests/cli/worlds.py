@@ -31,7 +31,8 @@ from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.programs import Values
 from mmpolicy.bench.result import Result
 from mmpolicy.bench.rounds import Bench, Length
-from mmpolicy.verbs.try_once import GAP, HOW, PARTS, TIMES, Level, decide, measure_enough, prices_of
+from mmpolicy.memory.worth import ONCE
+from mmpolicy.verbs.try_once import GAP, PARTS, TIMES, Level, decide, measure_enough, prices_of
 
 Vector = NDArray[np.float64]
 Rng = np.random.Generator
@@ -924,7 +925,7 @@ def once_world(
     draws = {"cpu": around(noise, 0.5, cpu, drift), "memory": around(halved(noise), 1e6, memory)}
     if work:
         draws["work"] = around(halved(noise), 1e3, *work)
-    gains = HOW[candidate].gains
+    gains = ONCE[candidate].gains
 
     def once(rng: Rng) -> Outcome:
         drawn = {name: draw(rng) for name, draw in draws.items()}

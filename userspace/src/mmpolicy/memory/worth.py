@@ -29,8 +29,28 @@ NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"
 # name of the candidate that enables the kernel's own folio sizes, for the whole host
 SIZES = "thp-sizes"
 BY_MODULE = ("adaptive", "adaptive-2mb", "madv-free", "thp-gfp")
+
+
+class Once(NamedTuple):
+    """The verbs that a candidate runs, and the metrics of which at least one must improve."""
+
+    verbs: tuple[str, ...]
+    gains: tuple[str, ...]
+
+    def gains_with(self, work: str | None) -> tuple[str, ...]:
+        """Return the metrics that can show a gain with this metric of --work.
+
+        Less CPU time is a gain only per unit of work, as a service may just do less.
+        """
+        return tuple(name for name in self.gains if name != "cpu" or work)
+
+
 # candidates that are measured once before and once after, not in alternating blocks
-ONCE = ("trim", "collapse", "maintain")
+ONCE = {
+    "trim": Once(("trim",), ("memory",)),
+    "collapse": Once(("collapse",), ("cpu",)),
+    "maintain": Once(("collapse", "trim"), ("memory", "cpu")),
+}
 NAMES = (*ONCE, SIZES, *BY_MODULE)
 IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
@@ -115,6 +135,10 @@ class Candidate:
         if self.name in BY_MODULE:
             return here.loaded
         return here.systemd or self.name in ("trim", "collapse")
+
+    def lacks_work(self, work: str | None) -> bool:
+        """Return whether `try` could not show any gain of this candidate, for want of --work."""
+        return self.name in ONCE and not ONCE[self.name].gains_with(work)
 
     @property
     def proof(self) -> str:

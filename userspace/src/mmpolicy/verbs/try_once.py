@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.run.commands import POLL_S, Commands
@@ -47,6 +47,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
+from mmpolicy.memory.worth import ONCE
 from mmpolicy.render import duration
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
@@ -67,18 +68,6 @@ GAP = 2.0  # parts from before to after, about, while the verb works
 COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
 
-class Once(NamedTuple):
-    """The verbs that a candidate runs, and the metrics of which at least one must improve."""
-
-    verbs: tuple[str, ...]
-    gains: tuple[str, ...]
-
-
-HOW = {
-    "trim": Once(("trim",), ("memory",)),
-    "collapse": Once(("collapse",), ("cpu",)),
-    "maintain": Once(("collapse", "trim"), ("memory", "cpu")),
-}
 MARGINS = {"cpu": CPU, "memory": MEMORY, "work": WORK}
 
 
@@ -89,15 +78,12 @@ class OnceWish(Wish):
     @property
     def treatment(self) -> str:
         """Return the verbs of the candidate, as text."""
-        return " and ".join(HOW[self.candidate].verbs)
+        return " and ".join(ONCE[self.candidate].verbs)
 
     @property
     def gains(self) -> tuple[str, ...]:
-        """Return the metrics of which at least one must improve.
-
-        Less CPU time is a gain only per unit of work, as a service may just do less.
-        """
-        return tuple(name for name in HOW[self.candidate].gains if name != "cpu" or self.work)
+        """Return the metrics of which at least one must improve."""
+        return ONCE[self.candidate].gains_with(self.work)
 
     def rule(self) -> str:
         """Return the rule of the decision as text; it is printed before the first measurement."""
@@ -195,7 +181,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
             page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
                      "be shown" for name, percent in noisy.items()]  # fmt: skip
-            for name in HOW[wish.candidate].verbs:
+            for name in ONCE[wish.candidate].verbs:
                 page.append(f"did        {name}: {run.work(name, options)}")
             after = run.measure(Level(), len(before.cpu))
         except (StoppedError, Error) as err:

@@ -324,10 +324,10 @@ def _best(answer: Answer) -> Candidate | None:
 def runnable(answer: Answer, work: str | None) -> str:
     """Return the best candidate if `try` can run it on this host now, else "".
 
-    work: the metric of --work, which `collapse` needs.
+    work: the metric of --work.
     """
     best = _best(answer)
-    if not best or not best.runs(answer.here) or (best.name == "collapse" and not work):
+    if not best or not best.runs(answer.here) or best.lacks_work(work):
         return ""
     return best.name
 
@@ -335,10 +335,10 @@ def runnable(answer: Answer, work: str | None) -> str:
 def next_step(answer: Answer) -> str:
     """Return what to do after the observation, if no trial follows."""
     best = _best(answer)
-    if best and best.name == "collapse":
+    if best and best.lacks_work(None):
         return (
-            f'mmpolicy try {answer.here.target} --candidate collapse --work "cmd:COMMAND/s", where '
-            "COMMAND prints the number of requests so far: CPU time is compared per request"
+            f'mmpolicy try {answer.here.target} --candidate {best.name} --work "cmd:COMMAND/s", '
+            "where COMMAND prints the number of requests so far: CPU time is compared per request"
         )
     return NEXT_OF[answer.verdict]
 
