@@ -32,7 +32,17 @@ from mmpolicy.control.trials import (
     standing,
 )
 from mmpolicy.errors import Exit
-from mmpolicy.verbs.try_once import PARTS, Level, decide, prices_of, too_noisy
+from mmpolicy.verbs.try_once import (
+    PARTS,
+    Level,
+    OnceWish,
+    _longer,
+    _Run,
+    decide,
+    prices_of,
+    repeated,
+    too_noisy,
+)
 
 from .fakes import Clock, FakeTree, Result, Run
 from .sparse import SPLIT, make_sparse, make_thp, split
@@ -114,7 +124,12 @@ def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: Fa
     assert "decision   kept: memory -94 %" in page
     assert (last(host).phase, standing(host, last(host))) == (DONE, DONE)
     status = run("try", "--status")
-    assert (status.code, status.out.startswith("done once: trim on")) == (0, True)
+    first, decision, repeat, undo = status.out.splitlines()
+    assert (status.code, first.startswith("done once: trim on")) == (0, True)
+    assert decision.endswith("; it lasts until the next start of the service")
+    again = "nothing repeats it after that start: mmpolicy trim --unit redis.service"
+    assert repeat == f"repeat     {again} --include-madvised does it once more"
+    assert undo == "undo       restart the service; no setting has changed"
     assert run("try", "--report").code == 0
     assert not host.exists(MANIFEST)
 
@@ -127,6 +142,57 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     assert "and measures again for as long: 16 min to 4.3 h" in plan
     assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
     assert host.writes == before
+
+
+def test_the_status_has_the_time_left(
+    tried: Callable[..., Result], run: Run, clock: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each phase: at most that of a service that varies much, until it is known not to."""
+    seen, work = list[Any](), _Run.work
+
+    def look() -> None:
+        seen.append(run("try", "--status").out.splitlines()[1])
+        seen.append(run("try", "--status", "--json").json["experiment"]["left_s"])
+
+    def looked(*words: Any) -> list[str]:
+        look()
+        return work(*words)
+
+    monkeypatch.setattr(_Run, "work", looked)
+    clock.at = [(40.0, look), (100.0, look)]
+    assert tried("--candidate", "trim").code == 0
+    texts, left = seen[::2], seen[1::2]
+    assert texts == [
+        "phase 1 of 3, measurement before trim (the time of trim is extra): 32 min left at most",
+        "phase 2 of 3, trim; the measurement after it takes 60 s",
+        f"phase 3 of 3, measurement after trim: {left[2]:.0f} s left at most",
+    ]
+    assert (left[0], left[1]) == (pytest.approx(10 + 32 * 60 - 40, abs=2), None)
+    assert 20 < left[2] < 40
+
+
+def test_what_repeats_it() -> None:
+    """The verb, and `maintain`, unless that would leave the memory alone."""
+    for candidate, options, own, also in (
+        ("trim", ["--min-empty", "4"], " --min-empty 4", True),
+        ("trim", ["--include-madvised"], " --include-madvised", False),
+        ("collapse", ["--include-madvised"], "", True),
+    ):
+        wish = OnceWish(candidate, REDIS, "redis.service", None, None, None, None)
+        text = repeated(wish, options)
+        assert text.startswith(f"mmpolicy {candidate} --unit redis.service{own} does it once more")
+        assert ("--unit redis.service --candidate maintain" in text) == also
+
+
+def test_a_stop_that_is_longer_than_measured(tree: FakeTree) -> None:
+    """The page says so, and on a virtual machine why."""
+    assert not [*_longer(tree, {"one_collapse_ms": 0.6, "longest_ms": 1.0})]
+    assert not [*_longer(tree, {})]
+    for flags, cause in (("fpu", False), ("fpu hypervisor", True)):
+        tree.put("/proc/cpuinfo", f"flags\t\t: {flags}")
+        (note,) = _longer(tree, {"one_collapse_ms": 0.6, "longest_ms": 132.0})
+        assert "was 132.0 ms, not the 0.6 ms that were measured before, with used memory" in note
+        assert ("the hypervisor has to supply it" in note) == cause
 
 
 def test_noise_that_hides_a_price(
@@ -206,10 +272,10 @@ def test_maintain_is_kept_by_its_manifest(
     assert standing(host, last(host)) == CUT_OFF
 
 
-def _give_back(tree: FakeTree) -> str:
+def _give_back(tree: FakeTree) -> list[str]:
     """Model what both verbs do, once."""
     tree.put("/proc/10/status", "Name:\tx\nVmRSS:\t16384 kB\nRssAnon:\t16384 kB")
-    return "given back"
+    return ["did        both: given back"]
 
 
 def test_less_cpu_time_alone_is_no_gain(run: Run, host: FakeTree, clock: Service) -> None:

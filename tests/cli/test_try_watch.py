@@ -154,8 +154,8 @@ def test_from_the_trial_to_the_proof(
     assert all(pair["cpu"][1] < 0.91 * pair["cpu"][0] for pair in pairs)  # stock comes first
     lines = run("try", "--status").out.splitlines()
     assert lines[0].startswith("kept: ")
-    assert "does not go on, since its process has ended; the setting stays" in lines[2]
-    assert lines[3].startswith("watch      cpu: -10 % (95 %: -10 .. -10 %); it pays")
+    assert "does not go on, since its process has ended; the setting stays" in lines[3]
+    assert lines[4].startswith("watch      cpu: -10 % (95 %: -10 .. -10 %); it pays")
     assert run("try", "--status", "--json").json["watch"]["pairs"] == len(pairs)
     export = run("export").out
     assert f'mmpolicy_try_watch_running{{cgroup="{WEB}"}} 0.0' in export

@@ -28,6 +28,7 @@ SYSTEMD = "/run/systemd/system"  # directory that exists if systemd runs this ho
 BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"
 RUN = "try, pid "  # beginning of the text in the lock file while a trial holds the lock
 VERSION = 1
+DECISION = "decision   "  # beginning of the line of a page that says what the trial has decided
 MAINTAIN = "mmpolicy-maintain.service"
 ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
@@ -57,11 +58,21 @@ class Trial:
     # folio sizes of the kernel that the trial has kept
     sizes: Values = field(default_factory=dict)
     maintained: bool = False  # True if the trial has kept `maintain`, by a manifest
+    # of a trial measured before and after: its phase as text, and the Host.clock() at which its
+    # measurements end at the latest; 0 while the verb works
+    doing: str = ""
+    until: float = 0.0
 
     @property
     def path(self) -> str:
         """Return its file."""
         return f"{FOLDER}/{self.name}.json"
+
+    @property
+    def decision(self) -> tuple[str, ...]:
+        """Return the lines of its page from the last decision on; () if it has not ended."""
+        begins = [at for at, line in enumerate(self.page) if line.startswith(DECISION)]
+        return self.page[begins[-1] :] if begins else ()
 
     @property
     def manifest(self) -> str:

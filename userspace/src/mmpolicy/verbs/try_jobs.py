@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import LOOK_AGAIN_S, PATIENCE_S, end_it, live
@@ -34,7 +35,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.worth import ONCE
-from mmpolicy.render import emit, table
+from mmpolicy.render import duration, emit, table
 from mmpolicy.verbs.ab_jobs import told_of_run
 from mmpolicy.verbs.try_watch import stop_watches, watch_lines
 
@@ -59,14 +60,28 @@ def _line(trial: Trial, stands: str) -> str:
     return f"{stands}: {trial.candidate} on {trial.cgroup}, from {trial.started}"
 
 
+def _progress(host: Host, trial: Trial) -> dict[str, Any]:
+    """Return the progress of the running trial; {} if it has recorded none yet."""
+    if not trial.doing:
+        return live(host.tree)
+    left = max(trial.until - host.clock(), 0.0) if trial.until else None
+    return {"phase": trial.doing, "left_s": left}
+
+
+def _told_of_phase(now: dict[str, Any]) -> Iterator[str]:
+    left = now["left_s"]
+    yield now["phase"] + (f": {duration(left)} left at most" if left is not None else "")
+
+
 def tell_status(host: Host, want_json: bool) -> int:
     """Print the progress of the last trial, and whether its setting is in force; return the exit
     code.
 
     Settings of earlier trials that are still tested (--watch) follow.
     """
-    trial, now = _last(host.tree), live(host.tree)
+    trial = _last(host.tree)
     stands = standing(host.tree, trial)
+    now = _progress(host, trial) if stands == RUNNING else {}
     if trial.phase == KEEPING:
         trial = replace(trial, undo=undo_of(host.tree, trial))
     watched = watched_of(host.tree, trial.name)
@@ -75,16 +90,16 @@ def tell_status(host: Host, want_json: bool) -> int:
 
     def lines() -> Iterator[str]:
         yield _line(trial, stands)
-        if stands == RUNNING and now:
-            yield from told_of_run(now)
+        if now:
+            yield from _told_of_phase(now) if trial.doing else told_of_run(now)
         if stands == CUT_OFF and trial.candidate in ONCE:
             yield f"next: {ONCE_CUT_OFF}"
         elif stands in NEXT:
             yield f"next: {NEXT[stands]}" + trial.undo * (stands == HALF_KEPT)
         elif (trial.phase, stands) == (KEEPING, KEPT):
             yield f"next: it ended before it could record that all is kept; undone by: {trial.undo}"
-        elif trial.page:
-            yield trial.page[-1]
+        else:
+            yield from trial.decision
         if watched:
             yield from watch_lines(host.tree, watched)
         for each in others:
@@ -92,7 +107,7 @@ def tell_status(host: Host, want_json: bool) -> int:
             yield from watch_lines(host.tree, each)
 
     data = {"running": bool(running(host.tree)), "standing": stands, "trial": asdict(trial),
-            "experiment": now if stands == RUNNING else {},
+            "experiment": now,
             "watch": asdict(watched) if watched else None,
             "earlier_watches": [asdict(each) for each in others]}  # fmt: skip
     emit("try", want_json, data, lines)

@@ -39,10 +39,11 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.evidence import TICKS_S
-from mmpolicy.host.machine import Host, tell_ready
+from mmpolicy.host.files import Tree
+from mmpolicy.host.machine import Host, hardware_of, tell_ready
 from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL, noted
-from mmpolicy.memory.findings import LEAST_KIB, LEAST_PERCENT, LEAST_SHARE
+from mmpolicy.memory.findings import LEAST_KIB, LEAST_PERCENT, LEAST_SHARE, option_of
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
@@ -64,6 +65,7 @@ TIMES = 16  # a measurement that is doubled has at most so many times PARTS
 # An interval that is narrower than its margin by this factor tells in 80 % of trials or more.
 SURE = 1.4
 LOOK_S = 10.0
+LONGER = 2.0  # times the stop measured before; beyond, the page comments on the longest one
 GAP = 2.0  # parts from before to after, about, while the verb works
 COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
@@ -163,26 +165,32 @@ def keeps(wish: OnceWish) -> str:
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     """Run a trial: measure, let the verbs work, measure again, and decide."""
-    trial = trial.keep(host.tree)
+    trial, verbs = trial.keep(host.tree), wish.treatment
     with noted() as caught:
         run = _Run(host, wish, caught)
         page = [
-            f"tried      {wish.treatment} on {wish.cgroup}, before and after",
+            f"tried      {verbs} on {wish.cgroup}, before and after",
             f"rule       {wish.rule()}",
         ]
         try:
             tell_ready()
+            doing = f"phase 1 of 3, measurement before {verbs} (the time of {verbs} is extra)"
+            trial = _does(host, trial, doing, LOOK_S + 2 * TIMES * wish.seconds)
             options, before = run.look(), Level()
             more = partial(run.measure, before)
             noisy = measure_enough(wish.gains, before, bool(wish.work), more)
             if prices := prices_of(wish.gains, noisy):
                 text = f"{prices[0]} varies too much to be judged in {TIMES * wish.seconds:g} s"
-                reason = f"{text}, so {wish.treatment} did not run; a longer --block tells more"
+                reason = f"{text}, so {verbs} did not run; a longer --block tells more"
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
             page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
                      "be shown" for name, percent in noisy.items()]  # fmt: skip
+            again_s = len(before.cpu) / PARTS * wish.seconds
+            doing = f"phase 2 of 3, {verbs}; the measurement after it takes {duration(again_s)}"
+            trial = _does(host, trial, doing)
             for name in ONCE[wish.candidate].verbs:
-                page.append(f"did        {name}: {run.work(name, options)}")
+                page += run.work(name, options)
+            trial = _does(host, trial, f"phase 3 of 3, measurement after {verbs}", again_s)
             after = run.measure(Level(), len(before.cpu))
         except (StoppedError, Error) as err:
             code = SHELL + caught[0] if caught else int(Exit.FAILED)
@@ -203,9 +211,27 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         return _back(host, trial, page, int(code), reason)
     if wish.candidate == "maintain":
         return _maintain(host, wish, trial, page)
-    page.append(f"decision   kept: {reason}; it lasts until the next start of the service")
-    page.append("undo       restart the service; no setting has changed")
+    page += [
+        f"decision   kept: {reason}; it lasts until the next start of the service",
+        f"repeat     nothing repeats it after that start: {repeated(wish, options)}",
+        "undo       restart the service; no setting has changed",
+    ]
     return trial.keep(host.tree, phase=DONE, exit=0, page=tuple(page))
+
+
+def repeated(wish: OnceWish, options: Sequence[str]) -> str:
+    """Return the commands that repeat the work of a verb, as text; options: for `trim`."""
+    target = option_of(wish.cgroup)
+    words = [wish.candidate, target, *(options if wish.candidate == "trim" else [])]
+    text = f"mmpolicy {' '.join(words)} does it once more"
+    if "--include-madvised" in words:
+        return text  # `maintain` leaves this memory alone
+    return f"{text}; mmpolicy try {target} --candidate maintain tries to keep it up for good"
+
+
+def _does(host: Host, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
+    """Record the phase of a trial, and how long its measurements still take at most, if known."""
+    return trial.keep(host.tree, doing=doing, until=host.clock() + left_s if left_s else 0.0)
 
 
 def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> tuple[Exit, str]:
@@ -313,6 +339,18 @@ def _of_collapse(done: dict[str, Any]) -> str:
     )
 
 
+def _longer(tree: Tree, done: dict[str, Any]) -> Iterator[str]:
+    """Yield a note if a collapse took far longer than the one that was measured before."""
+    told, longest = done.get("one_collapse_ms", 0.0), done.get("longest_ms", 0.0)
+    if longest > LONGER * told:
+        text = f"the longest stop was {longest:.1f} ms, not the {told:.1f} ms that were measured"
+        text += " before, with used memory"
+        if hardware_of(tree).virtual:
+            text += "; memory that this virtual machine has never used takes longer, as the "
+            text += "hypervisor has to supply it first"
+        yield f"note       {text}"
+
+
 TOLD: dict[str, Callable[[dict[str, Any]], str]] = {"trim": _of_trim, "collapse": _of_collapse}
 
 
@@ -401,8 +439,8 @@ class _Run:
                 whole += Space(self.host.tree, pid, self.holds).sizes().anon
         return float(whole)
 
-    def work(self, name: str, options: list[str]) -> str:
-        """Run a verb on the service; return a text about what it has done."""
+    def work(self, name: str, options: list[str]) -> list[str]:
+        """Run a verb on the service; return the lines of the page about it."""
         from mmpolicy.verbs.collapse import collapse
         from mmpolicy.verbs.trim import trim
 
@@ -415,6 +453,7 @@ class _Run:
             except Error as err:
                 note = err.message
         self.tick()
-        text = printed.getvalue()
-        done = TOLD[name](json.loads(text)) if text else "nothing"
-        return "; ".join(filter(None, [done, note]))
+        done = json.loads(printed.getvalue() or "{}")
+        text = TOLD[name](done) if done else "nothing"
+        text = "; ".join(filter(None, [text, note]))
+        return [f"did        {name}: {text}", *_longer(self.host.tree, done)]
