@@ -42,6 +42,7 @@ from .ab_world import World
 from .fakes import THP, Clock, FakeTree, Result, Run
 from .sparse import count, make_sparse, make_thp
 from .test_calibrate import keep
+from .test_cgroups import hybrid, version_1
 
 WEB = "/system.slice/web.service"
 SIZES = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)]
@@ -193,6 +194,19 @@ def test_for_a_service(run: Run, tree: FakeTree, clock: Plain) -> None:
     assert header["metrics"][0] == f"cpu=cgroup:{WEB}/cpu.stat:usage_usec/s lower"
     assert trial.cgroup == WEB
     assert tree.exists(BOOT_FILE)
+
+
+@pytest.mark.parametrize("version", [version_1, hybrid])
+def test_a_host_with_cgroup_v1(
+    run: Run, tree: FakeTree, clock: Plain, version: Callable[[FakeTree], str]
+) -> None:
+    """A service cannot be measured there; the whole host can."""
+    path = version(tree)
+    for words in (["--unit", "redis.service"], ["--cgroup", path]):
+        result = run("try", *words, "--candidate", "thp-sizes", "--dry-run")
+        assert (result.code, "needs cgroup v2, and this host has v1" in result.err) == (3, True)
+        assert "next: boot with systemd.unified_cgroup_hierarchy=1; " in result.err
+    assert run("try", "--host", "--candidate", "thp-sizes", "--dry-run").code == 0
 
 
 def test_systemd_runs_it(run: Run, tree: FakeTree, clock: Plain, units: list[list[str]]) -> None:

@@ -17,7 +17,7 @@ from mmpolicy.control.trials import SYSTEMD
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
-from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids
+from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids, charging
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.huge import read_stat
 from mmpolicy.host.machine import Host
@@ -220,9 +220,13 @@ def _trim(tree: Tree) -> Way:
     return Way()
 
 
-def _measurable(tree: Tree, path: str) -> Way:
+def measurable(tree: Tree, path: str) -> Way:
+    """Return whether a switchback can measure a service; if not, the reason."""
     if can_measure(tree, path):
         return Way()
+    if not charging(tree)[0].unified:
+        step = "boot with systemd.unified_cgroup_hierarchy=1; mmpolicy try --host needs no cgroup"
+        return Way("a switchback of a service needs cgroup v2, and this host has v1", step)
     text = f"cgroup {path} has no memory.current, memory.stat or cpu.stat"
     return Way(text, "let systemd account for it: MemoryAccounting=yes")
 
@@ -237,7 +241,7 @@ def own_sizes(tree: Tree, path: str, run: Way) -> Way:
         return Way(NO_SIZE, "Linux 6.8 or newer")
     if all(found.get(size, "always") == "always" for size in sizes):
         return Way("the host gives folios of 16 to 64 kB to all programs already", "none is needed")
-    return run if run.why_not or path == HOST else _measurable(tree, path)
+    return run if run.why_not or path == HOST else measurable(tree, path)
 
 
 def _module(host: Host, path: str) -> Way:
@@ -250,7 +254,7 @@ def _module(host: Host, path: str) -> Way:
         if profile != DEFAULT:
             text = f"the profile '{profile}' decides for it, and bindings win over experiments"
             return Way(text, f"mmpolicy unbind --cgroup {path}")
-    return _measurable(host.tree, path)._replace(commands=found.commands)
+    return measurable(host.tree, path)._replace(commands=found.commands)
 
 
 def run_time(preset: str) -> str:

@@ -57,7 +57,7 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.reached import SHOWN
 from mmpolicy.verbs.try_host import arm, check_systemd
-from mmpolicy.verbs.try_look import abilities, look, own_sizes, run_time
+from mmpolicy.verbs.try_look import abilities, look, measurable, own_sizes, run_time
 
 if TYPE_CHECKING:
     from mmpolicy.control.trials import Trial
@@ -232,10 +232,10 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
     """Observe the service, print whether a change can pay, and try the best candidate."""
     host: Host = ctx.obj
     path = _path(host, given)
-    if given.whole_host:
+    if given.whole_host or given.candidate == SIZES:
         way = own_sizes(host.tree, path, Way())
-        if way.why_not and given.candidate:
-            raise Error(way.why_not, Exit.LACKING, way.next_step)
+        if given.candidate:
+            _require(way)
         if way.why_not:
             lines = [f"verdict: {NOT_HERE}: {way.why_not}", f"next: {way.next_step}"]
             data = {"cgroup": path, "verdict": NOT_HERE, "why": way.why_not, "candidates": []}
@@ -251,6 +251,12 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
         _try(ctx, given, path, candidate, answer)
     elif given.want_json and answer:
         emit("try", True, _data(path, answer), [])
+
+
+def _require(way: Way) -> None:
+    """Raise an error if the host cannot have a candidate."""
+    if way.why_not:
+        raise Error(way.why_not, Exit.LACKING, way.next_step)
 
 
 def _watches(ctx: click.Context, given: TryOptions) -> bool:
@@ -380,6 +386,7 @@ def _try(
         raise Error(text, Exit.USAGE, "leave --watch out, and try again after a week")
     if candidate in BY_MODULE:
         check_loaded(host.tree)
+        _require(measurable(host.tree, path))
     if who := running(host.tree) or experiment_of(host.tree):
         raise in_the_way(who)
     words = path, own_service(path), given.work, given.block, given.pairs, given.lease
