@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -209,6 +210,42 @@ def test_noise_that_hides_a_price(
     assert (result.code, len(host.writes)) == (7, writes), result.out
     assert "not kept: cpu varies too much to be judged in 960 s, so trim did not run" in result.out
     assert clock.now - begin < 16 * 60 + 30
+
+
+def test_a_later_look_remembers(
+    tried: Callable[..., Result], run: Run, host: FakeTree, clock: Service
+) -> None:
+    """The last trial of the service comes before the verdict, and each one in its row."""
+    look = (*TRIED, "--dry-run")
+    assert "tried" not in run(*look).out
+    noise = random.Random(1)
+    clock.noise = lambda: noise.uniform(0.5, 1.5)
+    assert tried("--candidate", "trim").code == 7
+    old = replace(last(host), name="try-20260102-030405", started="2026-01-02T03:04:05+00:00")
+    host.drop(last(host).path)
+    other = replace(old, name="try-20260103-030405", cgroup="/other", exit=8)
+    for each in (old, other):
+        each.keep(host)
+    why = "2026-01-02: not kept: cpu varies too much to be judged in 960 s, so trim did not run"
+    lines = run(*look).out.splitlines()
+    (told,) = [line for line in lines if line.startswith("  tried    ")]
+    assert told.startswith(f"  tried    trim, {why}; ")
+    assert told.endswith("; its report: mmpolicy try --report --trial try-20260102-030405")
+    row = lines.index(next(line for line in lines if line.startswith("1. trim: ")))
+    assert lines.index(told) < row
+    assert lines[row + 6].startswith(f"   tried: {why}")
+    assert sum("tried: " in line for line in lines) == 1
+    assert run("try", "--report").code == other.exit
+    report = run("try", "--report", "--trial", old.name)
+    assert (report.code, "now        back" in report.out) == (7, True)
+    assert old.name in run("try", "--list").out
+    html = run("try", "--report", "--html", str(host.real("/page.html")))
+    assert (html.code, "trim was measured before and after, without samples" in html.err) == (
+        1,
+        True,
+    )
+    for words, code in (("--report", "--trial", "no"), 1), (("--status", "--trial", "no"), 2):
+        assert run("try", *words).code == code
 
 
 def test_noise_that_hides_only_the_gain() -> None:

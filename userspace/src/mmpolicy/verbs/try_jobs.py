@@ -138,16 +138,22 @@ def end_trial(host: Host, want_json: bool) -> None:
     tell_status(host, want_json)
 
 
-def tell_report(host: Host, want_json: bool, html: Path | None = None) -> int:
-    """Print the report of the last trial that has ended; return its exit code.
+def tell_report(host: Host, want_json: bool, name: str | None, html: Path | None = None) -> int:
+    """Print the report of a trial, or of the last one that has ended; return its exit code.
 
     The HTML file also has the figures and plots of `ab report`.
     """
-    done = [trial for trial in read_trials(host.tree) if trial.page]
+    done = [trial for trial in read_trials(host.tree)
+            if trial.page and name in (None, trial.name)]  # fmt: skip
+    if name and not done:
+        raise Error(f"no trial {name} has ended", Exit.FAILED, "mmpolicy try --list")
     trial = done[-1] if done else _last(host.tree)
     stands = standing(host.tree, trial)
     data = {"standing": stands, "trial": asdict(trial)}
     lines = [*trial.page, f"now        {stands}"]
+    if html and trial.candidate in ONCE:
+        text = f"{trial.candidate} was measured before and after, without samples for a plot"
+        raise Error(text, Exit.FAILED, "mmpolicy try --report without --html")
     if html:
         from mmpolicy.ab.report.report import Report
         from mmpolicy.verbs.ab_report import write_html
@@ -161,7 +167,7 @@ def tell_list(host: Host, want_json: bool) -> None:
     """Print all trials of this host, with the state in which each left its service."""
     found = [(trial, standing(host.tree, trial)) for trial in read_trials(host.tree)]
     data = {"trials": [{**asdict(trial), "standing": stands} for trial, stands in found]}
-    rows = [(trial.started, trial.cgroup, trial.candidate, stands, trial.exit)
+    rows = [(trial.name, trial.started, trial.cgroup, trial.candidate, stands, trial.exit)
             for trial, stands in found]  # fmt: skip
-    head = ("STARTED", "CGROUP", "CANDIDATE", "NOW", "EXIT")
+    head = ("TRIAL", "STARTED", "CGROUP", "CANDIDATE", "NOW", "EXIT")
     emit("try", want_json, data, table(head, rows) if rows else ["no trial has run"])

@@ -17,11 +17,20 @@ from mmpolicy.ab.run.scope import HOST
 from mmpolicy.control.experiment import in_the_way
 from mmpolicy.control.experiment import running as experiment_of
 from mmpolicy.control.model import check_loaded
-from mmpolicy.control.trials import KEPT, LOCK, RUN, SYSTEMD, running, standing
+from mmpolicy.control.trials import (
+    DECISION,
+    KEPT,
+    LOCK,
+    RUN,
+    SYSTEMD,
+    read_trials,
+    running,
+    standing,
+)
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import THP
-from mmpolicy.host.files import CONTROL
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.findings import option_of, own_service
 from mmpolicy.memory.reach import enabled
@@ -74,6 +83,7 @@ NEXT_OF = {  # what to do after a verdict, if no trial follows
     OUT_OF_REACH: "remove what is in the way, if you can, and look again",
     NOT_HERE: "the lines 'not here' say what this host would need",
 }
+TRIAL = "--trial is for --report, and for --watch without a service"
 NEXT = "mmpolicy try --status; mmpolicy try --stop ends it, and all is as it was"
 
 
@@ -162,7 +172,8 @@ class Answer:
 @click.option(
     "--trial",
     metavar="NAME",
-    help="With --watch: test the setting of this trial, not the one kept last.",
+    help="With --watch: test the setting of this trial, not the one kept last; with --report: "
+    "print the report of this trial.",
 )
 @click.option("--yes", is_flag=True, help="Begin without asking.")
 @click.option(
@@ -265,7 +276,7 @@ def _watches(ctx: click.Context, given: TryOptions) -> bool:
     """
     if not given.watch or given.unit or given.cgroup or given.whole_host:
         if given.trial:
-            raise click.UsageError("--trial is for --watch without a service")
+            raise click.UsageError(TRIAL)
         return False
     from mmpolicy.verbs.try_watch import How, watch_kept
 
@@ -301,7 +312,9 @@ def _do_job(
     if len(jobs) > 1 or given.unit or given.cgroup or given.whole_host:
         raise click.UsageError("give one of --status, --stop, --report and --list, and no service")
     if jobs == ["report"]:
-        ctx.exit(tell_report(ctx.obj, given.want_json, html))
+        ctx.exit(tell_report(ctx.obj, given.want_json, given.trial, html))
+    if given.trial:
+        raise click.UsageError(TRIAL)
     if jobs == ["status"]:
         ctx.exit(tell_status(ctx.obj, given.want_json))
     what = {"stop": end_trial, "list": tell_list}[jobs[0]]
@@ -351,11 +364,23 @@ def next_step(answer: Answer) -> str:
 
 def _answer_lines(host: Host, path: str, answer: Answer, given: TryOptions) -> Iterator[str]:
     yield from _seen_lines(host, path, answer.seen)
+    past = [each for each in read_trials(host.tree) if each.cgroup == path and each.decision]
+    results = {each.candidate: _result(host.tree, each) for each in past}
+    for last in past[-1:]:
+        report = f"mmpolicy try --report --trial {last.name}"
+        yield f"  tried    {last.candidate}, {results[last.candidate]}; its report: {report}"
     yield f"verdict: {answer.verdict}: {answer.why}"
-    yield from _candidate_lines(answer.candidates)
+    yield from _candidate_lines(answer.candidates, results)
     yield from (f"note: {text}" for text in _notes(path, answer))
     if not runnable(answer, given.work):
         yield f"next: {next_step(answer)}; try itself has changed nothing"
+
+
+def _result(tree: Tree, trial: Trial) -> str:
+    """Return the date of a trial, its decision, and its present state if that is another."""
+    stands = standing(tree, trial)
+    now = f" (now {stands})" if stands != trial.phase else ""
+    return f"{trial.started[:10]}: {trial.decision[0].removeprefix(DECISION)}{now}"
 
 
 def _notes(path: str, answer: Answer) -> Iterator[str]:
@@ -421,7 +446,8 @@ def _try(
         _run_here(ctx, given, run, trial)
         return
     start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file, given.watch))
-    told = [f"{SERVICE}.service runs it, into {trial.file}", f"next: {NEXT}"]
+    into = "" if candidate in ONCE else f", into {trial.file}"
+    told = [f"{SERVICE}.service runs it{into}", f"next: {NEXT}"]
     emit("try", given.want_json, {**data, "file": trial.file}, told)
 
 
@@ -482,9 +508,11 @@ def _seen_lines(host: Host, path: str, seen: Seen) -> Iterator[str]:
         yield f"  reach    {each}"
 
 
-def _candidate_lines(candidates: list[Candidate]) -> Iterator[str]:
+def _candidate_lines(candidates: list[Candidate], results: dict[str, str]) -> Iterator[str]:
     for number, each in enumerate((one for one in candidates if not one.why_not), 1):
         yield from _of_candidate(number, each)
+        if each.name in results:
+            yield f"   tried: {results[each.name]}"
     for each in candidates:
         if each.why_not:
             yield f"not here: {each.name} ({each.gain}): {each.why_not}; next: {each.next_step}"
