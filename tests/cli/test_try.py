@@ -207,10 +207,10 @@ def test_not_worth_it(tried: Callable[..., Any], clock: Clock) -> None:
     """The commonest answer comes with its figures, after the time that was asked for."""
     answer = tried()
     assert (answer["verdict"], answer["candidates"]) == (NOT_WORTH, [])
-    assert answer["why"].startswith("at most 0 % of a CPU to gain, and 0 MiB, 0 %")
+    assert answer["why"].startswith("larger folios could save at most 0 % of a CPU, and 0 MiB")
     assert answer["cgroup"] == "/system.slice/web.service"
     assert clock.now == 10
-    assert answer["notes"] == ["the service used 0 % of a CPU: it may be at rest; look again "
+    assert answer["notes"] == ["the service used 0 % of a CPU: it may be idle; look again "
                                "under load"]  # fmt: skip
 
 

@@ -185,7 +185,7 @@ def test_for_a_service(run: Run, tree: FakeTree, clock: Plain) -> None:
     clock.cpu_times = 0.9
     words = ["try", "--unit", "web", "--candidate", "thp-sizes"]
     plan = run(*words, "--dry-run").out
-    assert "acts on all programs of the host, in the blocks of the treatment" in plan
+    assert "in the blocks of the treatment, all programs of the host get these sizes" in plan
     assert "if kept: transparent_hugepage/hugepages-16kB/enabled=always" in plan
     result = run(*words, *SHORT)
     assert result.code == 0, result.err
@@ -331,7 +331,7 @@ def test_sizes_that_are_kept_in_part(
     kept.keep(tree, phase=KEEPING)
     assert standing(tree, read_trials(tree)[-1]) == HALF_KEPT
     status = run("try", "--status")
-    assert (status.code, status.out.endswith(f"undone by: {kept.undo}\n")) == (6, True)
+    assert (status.code, status.out.endswith(f"this undoes it: {kept.undo}\n")) == (6, True)
     kept.keep(tree, phase=RUNNING)
     with tree.locked(AB_LOCK, f"{RESTORE}1"):
         tree.put(RECOVERY, json.dumps({"before": {}, "ours": {}, "wanted": {}}))

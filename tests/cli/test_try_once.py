@@ -139,7 +139,7 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     before = list(host.writes)
     plan = run(*TRIED, "--dry-run").out
     assert "1. trim: gives back about 240 MiB" in plan
-    assert f"measures {REDIS} for 480 s, or up to 7680 s if it varies much, runs trim" in plan
+    assert f"the trial measures {REDIS} for 480 s, or up to 7680 s if its CPU time or mem" in plan
     assert "and measures again for as long: 16 min to 4.3 h" in plan
     assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
     assert host.writes == before
@@ -304,7 +304,7 @@ def test_maintain_is_kept_by_its_manifest(
     assert run("maintain", "--dry-run").code == 0
     host.remove(ENABLED)
     assert standing(host, kept.keep(host, phase=KEEPING)) == HALF_KEPT
-    assert run("try", "--status").out.endswith(f"undone by: rm {host.real(MANIFEST)}\n")
+    assert run("try", "--status").out.endswith(f"this undoes it: rm {host.real(MANIFEST)}\n")
     host.remove(MANIFEST)
     assert standing(host, last(host)) == CUT_OFF
 
@@ -361,7 +361,7 @@ def test_what_ends_it(tried: Callable[..., Result], run: Run, host: FakeTree,
     assert all(path != SPLIT for path, _ in host.writes)
     last(host).keep(host, phase=RUNNING)
     assert standing(host, last(host)) == CUT_OFF
-    assert "memory may not be. Try again" in run("try", "--status").out
+    assert "but memory may have, if the verb ran: try again" in run("try", "--status").out
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ def test_status_and_stop_of_a_trial_that_runs(
     status, text = seen
     assert (status["running"], status["standing"]) == (True, RUNNING)
     assert status["experiment"]["block"] == 3
-    assert text.startswith(f"running: adaptive on {WEB}, from ")
+    assert text.startswith(f"running: adaptive on {WEB}, started ")
     assert ended
     assert run("try", "--status").out.endswith(
         "the former state is restored: interrupted, by SIGTERM\n"
@@ -331,18 +331,18 @@ def test_what_is_left_of_a_trial_that_was_killed(
         assert standing(tree, last(tree)) == KEEPING
     status = run("try", "--status")  # of a trial whose end could not be recorded
     assert (status.code, status.out.startswith(f"{KEPT}: ")) == (0, True)
-    assert status.out.endswith(f"all is kept; undone by: {kept.undo}\n")
+    assert status.out.endswith(f"the setting is kept; this undoes it: {kept.undo}\n")
     assert run("try", "--status", "--json").json["trial"]["undo"] == kept.undo
     run("unbind", "--cgroup", WEB)
     assert standing(tree, last(tree)) == HALF_KEPT
     told = run("try", "--status")
     assert told.code == 6
-    undo = told.out.strip().partition("undone by: ")[2].split(" && ")
+    undo = told.out.strip().partition("this undoes it: ")[2].split(" && ")
     assert undo == ["mmpolicy unbind --unit web.service", "mmpolicy profile delete web",
                     f"rm {tree.real(FILE)}"]  # fmt: skip
     assert run(*undo[0].split()[1:]).code == run(*undo[1].split()[1:]).code == 0
     assert standing(tree, last(tree)) == HALF_KEPT  # a boot would make its profile again
-    assert run("try", "--status").out.endswith(f"undone by: {undo[2]}\n")
+    assert run("try", "--status").out.endswith(f"this undoes it: {undo[2]}\n")
     tree.real(FILE).unlink()
     assert standing(tree, last(tree)) == CUT_OFF
     kept.keep(tree, phase=KEPT)

@@ -172,7 +172,7 @@ def test_status_has_the_proofs_of_earlier_trials(run: Run, tree: FakeTree, kept:
         tree, phase=BACK, page=("decision   back",)
     )
     lines = run("try", "--status").out.splitlines()
-    assert lines[0] == "back: adaptive on /other, from 2026-01-02"
+    assert lines[0] == "back: adaptive on /other, started 2026-01-02"
     assert lines[2] == f"earlier    try-1: profile web on {WEB}"
     assert lines[-1].startswith("watch      cpu: -10 % (95 %: -11 .. -9 %); it pays"), lines
     found = run("try", "--status", "--json").json

@@ -52,6 +52,10 @@ ONCE = {
     "maintain": Once(("collapse", "trim"), ("memory", "cpu")),
 }
 NAMES = (*ONCE, SIZES, *BY_MODULE)
+BEFORE_AND_AFTER = (
+    "measured before and after, as it cannot be undone block by block; that proves less than a "
+    "switchback"
+)
 IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
 BACK = "mmpolicy try --stop while it runs; its report has the commands that undo a kept setting"
@@ -144,8 +148,8 @@ class Candidate:
     def proof(self) -> str:
         """Return how the effect of the candidate is shown, as text."""
         if self.switchback:
-            return "a switchback: blocks of time with it and without take turns"
-        return "measured before and after, which proves less: it cannot be undone block by block"
+            return "a switchback: blocks of time with and without it alternate"
+        return BEFORE_AND_AFTER
 
 
 def judge(
@@ -176,9 +180,10 @@ def judge(
 def _too_little(seen: Seen) -> str:
     share = 100 * seen.waste_kib / seen.private_kib if seen.private_kib else 0.0
     return (
-        f"{_at_most(seen.gain)} to gain, and {seen.waste_kib / 1024:.0f} MiB, {share:.0f} % of "
-        f"its private memory, are empty; a change is worth trying from {LEAST_PERCENT:g} % of a "
-        f"CPU, or {LEAST_KIB >> 10} MiB that are {100 * LEAST_SHARE:g} %"
+        f"larger folios could save {_at_most(seen.gain)}, and {seen.waste_kib / 1024:.0f} MiB, "
+        f"{share:.0f} % of its private memory, are empty; a change is worth trying if it may save "
+        f"{LEAST_PERCENT:g} % of a CPU, or {LEAST_KIB >> 10} MiB that are {100 * LEAST_SHARE:g} % "
+        "of this memory"
     )
 
 
@@ -189,16 +194,16 @@ def _at_most(percent: float) -> str:
 def hints(seen: Seen, target: str) -> Iterator[str]:
     """Yield what the observation could not determine, with questions for the operator."""
     if seen.cpu < IDLE_PERCENT:
-        text = f"the service used {seen.cpu:.2g} % of a CPU: it may be at rest"
+        text = f"the service used {seen.cpu:.2g} % of a CPU: it may be idle"
         yield f"{text}; look again under load"
     if seen.looked_at < HUGE_ENOUGH:
         text = f"only {seen.looked_at:.0%} of its memory was looked at"
-        yield f"{text}; a longer --seconds looks at more"
+        yield f"{text}; with a longer --seconds it is more"
     if _has_small_pages(seen) and _tlb_range(seen)[1] < LEAST_PERCENT:
         yield (
-            f"{seen.private_kib / 1024:.0f} MiB of private memory, {seen.huge:.0%} of it in 2 MB "
-            "pages: misses of the TLB, which huge pages save, are not measured here; mmpolicy "
-            f"collapse {target} --dry-run tells the memory that it would turn into 2 MB pages"
+            f"{seen.huge:.0%} of its {seen.private_kib / 1024:.0f} MiB of private memory are in "
+            "2 MB pages, which reduce misses of the TLB; these are not measured here; mmpolicy "
+            f"collapse {target} --dry-run shows how much memory it would turn into 2 MB pages"
         )
 
 
@@ -241,8 +246,8 @@ def _of_waste(seen: Seen, here: Here) -> Iterator[Candidate]:
         (f"mmpolicy trim {here.target}{seen.trim_options}",),
         f"about {max(mib / 100, 1):.0f} s",
         "the split folios are no longer huge pages, so the program may miss the TLB more often",
-        "no command: the kernel makes huge pages again by itself, mmpolicy collapse where they "
-        "are used in full",
+        "no command is needed: the kernel makes huge pages again by itself, and mmpolicy collapse "
+        "makes them where memory is used in full",
         switchback=False,
         why_not=why_not,
         next_step=next_step,
@@ -271,10 +276,12 @@ def _collapse(seen: Seen, here: Here) -> Candidate:
         "measurements; more with random access",
         least / LEAST_PERCENT,
         (f"mmpolicy collapse {here.target}",),
-        "minutes: 3 % of the time at most is spent with collapses",
-        "each 2 MB stops the program for milliseconds; 3 of 34 measurements took 3 to 14 % more "
-        "CPU time",
-        "no command: the pages stay until the program frees them, and no setting has changed",
+        "minutes: collapses take 3 % of the time at most",
+        "each collapse of 2 MB stops the program for milliseconds, and for longer if the "
+        "hypervisor has to supply the memory first; in 3 of 34 measurements the program took 3 to "
+        "14 % more CPU time",
+        "no command is needed: no setting has changed, and the pages stay until the program frees "
+        "them",
         switchback=False,
         why_not=here.collapse.why_not,
         next_step=here.collapse.next_step,
@@ -289,15 +296,15 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
     run, undo = f"mmpolicy try {here.target} --candidate {SIZES}", BACK
     if not here.systemd:
         run = f"mmpolicy ab run --preset {SIZES} {here.target} --yes"
-        undo = "mmpolicy ab stop while it runs; to keep it afterwards, README.md has the lines"
+        undo = "mmpolicy ab stop while it runs; README.md has the commands that keep the sizes"
     return Candidate(
         SIZES,
         f"saves {_at_most(seen.gain)}; {GAIN}",
         seen.gain / LEAST_PERCENT,
         (run,),
         here.run_time,
-        "0 to 5 % more memory, gcc 15 %; in the blocks of the treatment all programs of the host "
-        "get folios of 16 to 64 kB",
+        "0 to 5 % more memory, 15 % for gcc; in the blocks of the treatment all programs of the "
+        "host get folios of 16 to 64 kB",
         undo,
         switchback=True,
         of_host=True,
@@ -318,8 +325,8 @@ def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
     """Yield `adaptive` with folios up to 64 kB, and up to 2 MB, which may take more memory."""
     gain, score = f"saves {_at_most(seen.gain)}", seen.gain / LEAST_PERCENT
     price = (
-        "the module takes up to 1 % of the time of faults; memory may grow, by 5 % at most in a "
-        "run that says it pays"
+        "the module takes up to 1 % of the time of faults; memory may grow, but by 5 % at most if "
+        "the setting is kept"
     )
     yield _by_module(here, "adaptive", gain, score, price)
     if seen.private_kib >= BIG_KIB:
@@ -343,7 +350,7 @@ def _light(seen: Seen, here: Here) -> Candidate:
         here,
         "thp-gfp",
         f"its tasks wait for memory {seen.stalled:.2g} % of the time, and programs of the host "
-        f"compact memory {seen.compactions:.0f} times a second: most of these waits go",
+        f"compact memory {seen.compactions:.0f} times a second: most of these waits would end",
         seen.stalled / LEAST_PERCENT,
-        "fewer huge pages at first, khugepaged makes them later",
+        "fewer huge pages at first; khugepaged makes them later",
     )

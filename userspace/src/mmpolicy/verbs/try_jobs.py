@@ -40,12 +40,15 @@ from mmpolicy.verbs.ab_jobs import told_of_run
 from mmpolicy.verbs.try_watch import stop_watches, watch_lines
 
 NEXT = {
-    CUT_OFF: "nothing was kept, and all is as it was, as its lease has ended. Try again",
-    LEFT: "mmpolicy ab restore puts the sizes back that the trial has left changed",
-    HALF_KEPT: "it was killed while it kept the setting, a part of which is there; undone by: ",
-    CHANGED: "the setting that was kept is no longer in force: mmpolicy log tells who changed it",
+    CUT_OFF: "the trial was killed; nothing was kept, and the former state is restored: try again",
+    LEFT: "mmpolicy ab restore restores the sizes that the trial has left changed",
+    HALF_KEPT: "the trial was killed while it kept the setting, and a part of it is in force; this "
+    "undoes it: ",
+    CHANGED: "the setting that was kept is no longer in force; mmpolicy log shows who changed it",
 }
-ONCE_CUT_OFF = "the change was not kept; settings are as before, memory may not be. Try again"
+ONCE_CUT_OFF = (
+    "the trial was killed; no setting has changed, but memory may have, if the verb ran: try again"
+)
 
 
 def _last(tree: Tree) -> Trial:
@@ -57,7 +60,7 @@ def _last(tree: Tree) -> Trial:
 
 
 def _line(trial: Trial, stands: str) -> str:
-    return f"{stands}: {trial.candidate} on {trial.cgroup}, from {trial.started}"
+    return f"{stands}: {trial.candidate} on {trial.cgroup}, started {trial.started}"
 
 
 def _progress(host: Host, trial: Trial) -> dict[str, Any]:
@@ -97,7 +100,8 @@ def tell_status(host: Host, want_json: bool) -> int:
         elif stands in NEXT:
             yield f"next: {NEXT[stands]}" + trial.undo * (stands == HALF_KEPT)
         elif (trial.phase, stands) == (KEEPING, KEPT):
-            yield f"next: it ended before it could record that all is kept; undone by: {trial.undo}"
+            text = "the trial ended before it could record that the setting is kept"
+            yield f"next: {text}; this undoes it: {trial.undo}"
         else:
             yield from trial.decision
         if watched:
@@ -123,7 +127,7 @@ def end_trial(host: Host, want_json: bool) -> None:
         if stop_watches(host):
             tell_status(host, want_json)
             return
-        raise Error("no trial runs", Exit.FAILED, "mmpolicy try --list shows those that ran")
+        raise Error("no trial is running", Exit.FAILED, "mmpolicy try --list shows those that ran")
     end, asked = host.clock() + PATIENCE_S, False
     while running(host.tree) == who:
         if experiment_of(host.tree):

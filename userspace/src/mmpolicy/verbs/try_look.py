@@ -261,4 +261,4 @@ def run_time(preset: str) -> str:
     """Return how long a switchback experiment with this preset takes at most, as text."""
     given = read_preset(preset)
     hours = 2 * given["pairs"] * given["block"] / 3600
-    return f"at most {hours:g} h, less if the answer is clear before"
+    return f"at most {hours:g} h; it ends earlier if the answer is clear"

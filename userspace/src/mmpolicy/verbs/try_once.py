@@ -48,13 +48,13 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
-from mmpolicy.memory.worth import ONCE
+from mmpolicy.memory.worth import BEFORE_AND_AFTER, ONCE
 from mmpolicy.render import duration
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
 from mmpolicy.verbs.try_now import WAITING, not_now
-from mmpolicy.verbs.try_run import CPU, MEMORY, WORK, Wish
+from mmpolicy.verbs.try_run import CPU, MEMORY, WITHOUT_WORK, WORK, Wish
 
 if TYPE_CHECKING:
     import click
@@ -143,16 +143,17 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
     least, most = (2 * each * wish.seconds + LOOK_S for each in (1, TIMES))
     yield (
-        f"measures {wish.cgroup} for {wish.seconds:g} s, or up to {TIMES * wish.seconds:g} s if it "
-        f"varies much, runs {wish.treatment} on it once, and measures again for as long: "
-        f"{duration(least)} to {duration(most)}, and the time of {wish.treatment}; a shorter "
-        "--block takes less, and tells less"
+        f"the trial measures {wish.cgroup} for {wish.seconds:g} s, or up to "
+        f"{TIMES * wish.seconds:g} s if its CPU time or memory varies much, runs {wish.treatment} "
+        f"on it once, and measures again for as long: {duration(least)} to {duration(most)}, plus "
+        f"the time of {wish.treatment}; a shorter --block shortens it, and shows only larger "
+        "effects"
     )
     yield (
-        f"ends before {wish.treatment} if a metric varies so much that nothing could tell whether "
-        f"{wish.treatment} made it worse by more than its margin"
+        f"the trial ends before {wish.treatment} if a metric varies so much that no measurement "
+        f"could show whether {wish.treatment} made it worse by more than its margin"
     )
-    yield "measured before and after, which proves less: it cannot be undone block by block"
+    yield f"proof: {BEFORE_AND_AFTER}"
     yield f"rule: {wish.rule()}"
 
 
@@ -160,7 +161,7 @@ def keeps(wish: OnceWish) -> str:
     """Return what is kept if the candidate pays, as text."""
     if wish.candidate == "maintain":
         return f"{file_of(wish.name)} names it, and {MAINTAIN} works for it, also after a boot"
-    return "nothing is left to do, and no setting changes; what was done lasts until the next start"
+    return "no setting changes; the effect lasts until the next start of the service"
 
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
@@ -169,7 +170,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     with noted() as caught:
         run = _Run(host, wish, caught)
         page = [
-            f"tried      {verbs} on {wish.cgroup}, before and after",
+            f"tried      {verbs} on {wish.cgroup}, measured before and after",
             f"rule       {wish.rule()}",
         ]
         try:
@@ -205,7 +206,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         "difference"
     )
     if not wish.work:
-        page.append("note       without --work, a service that does less takes less CPU time, too")
+        page.append(f"note       {WITHOUT_WORK}")
     code, reason = decide(wish.gains, changes, bool(wish.work))
     if code != Exit.DONE:
         return _back(host, trial, page, int(code), reason)
@@ -300,7 +301,8 @@ def _gains(name: str, change: Change) -> bool:
 
 
 def _back(host: Host, trial: Trial, page: list[str], code: int, reason: str) -> Trial:
-    page.append(f"decision   not kept: {reason}; no setting has changed, so nothing is to undo")
+    end = "no setting has changed, so there is nothing to undo"
+    page.append(f"decision   not kept: {reason}; {end}")
     return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
 
 

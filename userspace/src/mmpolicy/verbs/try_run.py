@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from mmpolicy.ab.run.runner import Runner
 
 MEMORY, CPU, WORK = 5, 3, 5  # percentages by which each metric may get worse
+WITHOUT_WORK = "without --work, the trial cannot tell a service that does less from a cheaper one"
 WASHOUT = 1 / 3  # part of a block
 
 
@@ -135,7 +136,7 @@ class Wish:
                            if name != gains)  # fmt: skip
         return (
             f"kept if {gains} is found to be better, and each other metric is shown to be better, "
-            f"or worse by less than its margin ({others}); else back as it was"
+            f"or worse by less than its margin ({others}); else the former state is restored"
         )
 
 
@@ -171,7 +172,7 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
     """
     yield from experiment_lines(TRIES[wish.candidate].preset, experiment)
     if wish.candidate == SIZES:
-        yield "acts on all programs of the host, in the blocks of the treatment"
+        yield "in the blocks of the treatment, all programs of the host get these sizes"
     yield f"rule: {wish.rule()}"
 
 
@@ -284,11 +285,8 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
     for note in report.notes():
         yield f"note       {note}"
     if not any(row.metric.name == "work" for row in report.rows):
-        yield (
-            "note       without --work, a service that does less takes less CPU time, too; the run "
-            "cannot tell"
-        )
-    yield f"samples    {trial.file}; mmpolicy ab report has all figures, and plots"
+        yield f"note       {WITHOUT_WORK}"
+    yield f"samples    {trial.file}; mmpolicy ab report FILE shows all figures, and plots"
     if runner.end["note"]:
         yield f"state      {runner.end['note']}"
 

@@ -77,14 +77,16 @@ PRESET = "adaptive"  # preset whose duration is printed; all presets take the sa
 SERVICE = "mmpolicy-try"
 JOBS = ("status", "stop", "report", "list")
 NEXT_OF = {  # what to do after a verdict, if no trial follows
-    WORTH: "type the commands of one of them",
+    WORTH: "give the commands of one candidate",
     NOT_WORTH: "leave the service as it is",
     NOT_NOW: "give the command again when that is over",
     OUT_OF_REACH: "remove what is in the way, if you can, and look again",
-    NOT_HERE: "the lines 'not here' say what this host would need",
+    NOT_HERE: "the lines 'not here' say what this host lacks",
 }
 TRIAL = "--trial is for --report, and for --watch without a service"
-NEXT = "mmpolicy try --status; mmpolicy try --stop ends it, and all is as it was"
+NEXT = (
+    "mmpolicy try --status shows the progress; mmpolicy try --stop ends it and restores the state"
+)
 
 
 @dataclass(frozen=True)
@@ -154,8 +156,8 @@ class Answer:
     "number of requests so far: CPU time is then compared per request.",
 )  # fmt: skip
 @click.option(
-    "--block", type=Seconds(least=1), help="Length of a block, a third of it wash-out.  "
-    "[default: that of the preset, 2m]",
+    "--block", type=Seconds(least=1), help="Length of a block, a third of it wash-out; of `trim`, "
+    "`collapse` and `maintain`, that of a measurement.  [default: 2m, or 8m of a measurement]",
 )  # fmt: skip
 @click.option(
     "--pairs", type=click.IntRange(min=1), help="The most pairs of blocks.  [default: 60]"
@@ -198,7 +200,7 @@ class Answer:
 @json_option
 @click.pass_context
 def try_service(ctx: click.Context, **options: Any) -> None:
-    """Try if a change of memory policy pays for a service: keep it, or go back.
+    """Try whether a change of memory policy pays for a service: keep it, or go back.
 
     First looks at the service for a minute: the memory that it wastes, the most CPU time that its
     page faults can cost, and whether policies reach it. Below 1 % of a CPU, and 32 MiB or 5 % of
@@ -207,7 +209,7 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     the way back, and how they are proven. That changes nothing and needs no module.
 
     Then it asks, and has systemd try the best candidate: by a switchback under a lease, in which
-    blocks of time with it and without take turns. `trim`, `collapse` and `maintain` cannot be
+    blocks of time with and without it alternate. `trim`, `collapse` and `maintain` cannot be
     switched back: the service is measured, they work on it once, and it is measured again. The
     candidate is kept if the gain is shown, and all other metrics are within their margins; else
     all is as it was. --report then has the page about it.
@@ -394,7 +396,9 @@ def _without_systemd(host: Host, given: TryOptions, plan: list[str]) -> TryOptio
     """Return the options for a trial in the foreground if the host has no systemd to run it."""
     if given.foreground or host.tree.is_dir(SYSTEMD):
         return given
-    plan.append("runs in the foreground, as this host has no systemd, and ends with this shell")
+    plan.append(
+        "the trial runs in the foreground, as this host has no systemd, and ends with this shell"
+    )
     return replace(given, foreground=True)
 
 
@@ -496,7 +500,8 @@ def _seen_lines(host: Host, path: str, seen: Seen) -> Iterator[str]:
     )
     yield (
         f"  faults   cost at most {seen.fault_cpu:.2g} % of a CPU, of which folios (pages in one "
-        f"piece) of 64 kB save at most {seen.gain:.2g} %; cost of a fault: {seen.cost_from}"
+        f"piece) of 64 kB save at most {seen.gain:.2g} %; the cost of a fault is from "
+        f"{seen.cost_from}"
     )
     yield (
         f"  memory   {mib['memory']:.0f} MiB, {mib['private']:.0f} MiB of it private, of which "
