@@ -318,7 +318,7 @@ def _give_back(tree: FakeTree) -> list[str]:
 def test_less_cpu_time_alone_is_no_gain(run: Run, host: FakeTree, clock: Service) -> None:
     """It is one per unit of work; `maintain` may still give memory back."""
     refused = run(*TRIED, "--candidate", "collapse", "--dry-run")
-    assert (refused.code, "no work is given" in refused.err) == (2, True)
+    assert (refused.code, "it needs --work" in refused.err) == (2, True)
     assert run(*TRIED, "--candidate", "collapse", "--work", "cmd:cat x/s", "--dry-run").code == 0
     assert "CPU time per unit" not in run(*TRIED, "--candidate", "maintain", "--dry-run").out
 

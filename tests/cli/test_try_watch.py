@@ -140,7 +140,7 @@ def test_from_the_trial_to_the_proof(
     before, began, clock.at_stock_s = read_named(tree), clock.now, 0.0
     dry = run("try", "--watch", "2%", "--dry-run")
     assert "one block of 4 s in 3.33 min is at stock" in dry.out
-    assert "2 % of the gain is lost at most" in dry.out
+    assert "this costs 2 % of the gain at most" in dry.out
     assert read_watched(tree) == []
     clock.after(10 * CYCLE - 1, end)
     result = run(*WATCH)
@@ -389,7 +389,7 @@ def test_a_trial_that_is_to_be_proven_on(
     tree.real(SYSTEMD).mkdir(parents=True)
     words = ("try", "--unit", "web", "--candidate", "adaptive", "--block", "4", "--watch", "2%")
     result = run(*words, "--yes")
-    assert "2 % of the gain is lost at most" in result.err
+    assert "this costs 2 % of the gain at most" in result.err
     assert "2%" in units.pop()
     result = run(*words, "--yes", "--foreground")
     assert result.code == 0, result.err

@@ -136,8 +136,8 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         text = "this host has no systemd, which runs maintain for a service"
         raise Error(text, Exit.LACKING, "mmpolicy maintain runs in the foreground")
     if not wish.gains:
-        text = f"{wish.candidate} is kept if CPU time per unit of work falls, and no work is given"
-        hint = f"--work METRIC, such as requests a second; or mmpolicy {wish.candidate} alone"
+        text = f"{wish.candidate} is kept if CPU time per unit of work falls, so it needs --work"
+        hint = f"--work METRIC, such as requests a second; mmpolicy {wish.candidate} needs none"
         raise Error(text, Exit.USAGE, hint)
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
@@ -378,7 +378,7 @@ class _Run:
             name = signal.Signals(self.caught[0]).name
             raise StoppedError("interrupted", f"interrupted, by {name}")
         if why := self.changed():
-            raise StoppedError("lost", f"{why}; a new run: give the command again")
+            raise StoppedError("lost", f"{why}; give the command again for a new trial")
         if why := self.pressure.too_high():
             raise StoppedError("guard", why)
 
@@ -401,7 +401,9 @@ class _Run:
             used = max(then - cpu, 0.0)
             work = self.metric.over([first, second], ARMS[0]) if self.metric else None
             if self.metric and not work:
-                raise StoppedError("failed", f"{self.wish.work}: no work, or no number")
+                raise StoppedError(
+                    "failed", f"--work {self.wish.work} did not rise, or gave no number"
+                )
             if work:
                 level.work.append(work)
             level.cpu.append(used / seconds / (work or 1.0))

@@ -181,7 +181,7 @@ class Answer:
 @click.option(
     "--foreground", is_flag=True, help="Run the trial in the foreground, not as a unit of systemd."
 )
-@click.option("--out", type=FILE, metavar="FILE", help="File for the samples.")
+@click.option("--out", type=FILE, metavar="FILE", help="File for the samples of a switchback.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and its duration; change nothing.")
 @click.option(
     "--status",
@@ -192,7 +192,7 @@ class Answer:
     "--stop", is_flag=True,
     help="End the running trial and restore the former state; if none runs, end --watch.",
 )  # fmt: skip
-@click.option("--report", is_flag=True, help="Print the report of the last trial.")
+@click.option("--report", is_flag=True, help="Print the report of the last trial, or of --trial.")
 @click.option(
     "--html", type=FILE, metavar="FILE", help="With --report: also write the report as HTML."
 )
@@ -212,13 +212,15 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     blocks of time with and without it alternate. `trim`, `collapse` and `maintain` cannot be
     switched back: the service is measured, they work on it once, and it is measured again. The
     candidate is kept if the gain is shown, and all other metrics are within their margins; else
-    all is as it was. --report then has the page about it.
+    the former state is restored. --report then prints the page about it.
 
     --host looks at the whole host, and tries the kernel's own folios of 16 to 64 kB for all
-    programs, without the module. It needs systemd, which restores the sizes if all else is killed.
+    programs, without the module. It needs systemd, which restores the sizes if all processes of
+    the trial are killed.
 
     With --watch 2%, it goes on testing the kept setting: one block in 50 is at stock. --status then
-    says if it still pays. If it is shown to be worse, it goes back by itself, and `verify` fails.
+    says whether the setting still pays. If it is shown to be worse, it is taken back, and `verify`
+    fails.
 
     \b
     mmpolicy try --unit redis-server.service \\

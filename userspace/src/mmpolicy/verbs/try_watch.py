@@ -93,11 +93,11 @@ def cost_lines(percent: float, block_s: float) -> Iterator[str]:
     cycle = block_s * 100 / percent
     yield (
         f"watch: one block of {block_s:g} s in {cycle / 60:.3g} min is at stock, as long as the "
-        f"setting is kept: {percent:g} % of the gain is lost at most"
+        f"setting is kept; this costs {percent:g} % of the gain at most"
     )
     yield (
-        "watch: back at stock by itself if the gain is shown to have turned into a loss, or another"
-        " metric to be worse by more than its margin; a false alarm in 5 % of years at most"
+        "watch: the setting is taken back if its gain is shown to have turned into a loss, or "
+        "another metric to be worse by more than its margin; false alarms: in 5 % of years at most"
     )
 
 
