@@ -7,8 +7,8 @@
  */
 #define SHIFT	4
 /*
- * Where memory nearby is used but no folio fits, only one fault in RETRY starts
- * to defer: an address where a folio fits is not far away.
+ * Where neighbouring memory is used but no folio fits, only one fault in RETRY
+ * starts to defer, as one of the next addresses may have room for a folio.
  */
 #define RETRY	8U
 

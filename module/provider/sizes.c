@@ -289,7 +289,8 @@ void mmp_sizes_set_aside(void)
  */
 void mmp_sizes_ready(void)
 {
-	synchronize_rcu_tasks();	/* wait for writes that began before */
+	/* writes to the sysfs files that began before the attach must end */
+	synchronize_rcu_tasks();
 	mmp_sizes_follow();
 	khugepaged_repair(enabled_kept);
 }

@@ -177,7 +177,7 @@ def test_a_run_that_ends_with_its_answer(ab: Run, run: Run, out: Path) -> None:
     result = ab(*BACK, *FIXED, "--stop", "anytime")
     assert result.code == 0, result.err
     assert "rule: until the result is clear (anytime-valid), at most 200 pairs" in result.err
-    assert "vmstat.pgfault/s: no estimate yet" in result.err
+    assert "vmstat.pgfault/s: no estimate of the effect yet" in result.err
     recording = load(out)
     assert (recording.header["aa_pairs"], recording.header["length"]) == (0, "anytime")
     pairs = recording.plan["pairs"]

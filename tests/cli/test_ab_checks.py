@@ -43,12 +43,20 @@ def cgroup(tree: FakeTree, path: str) -> str:
     [
         (
             ["--metric", "arm.anon_order.allocated_ordr_4"],
-            "no counter of anon_order",
+            "no counter of the hook point anon_order",
             "allocated_order_4?",
         ),
         (["--metric", "arm.anon_ordr.allocated_order_4"], "no point 'anon_ordr'", "anon_order?"),
-        (["--metric", "arm.compact.fault_ns"], "no counter of compact 'fault_ns'", "next:"),
-        ([*PGFAULT, "--guard", "arm.anon_order.no_such < 1"], "no counter of anon_order", "next:"),
+        (
+            ["--metric", "arm.compact.fault_ns"],
+            "no counter of the hook point compact 'fault_ns'",
+            "next:",
+        ),
+        (
+            [*PGFAULT, "--guard", "arm.anon_order.no_such < 1"],
+            "no counter of the hook point anon_order",
+            "next:",
+        ),
         ([*PGFAULT, "--guard", "vmstat.pgfalt/s < 1"], "no number 'pgfalt'", "pgfault?"),
         ([*PGFAULT, "--guard", "vmstat.alocstall/s < 1"], "no number 'alocstall'", "allocstall?"),
         ([*PGFAULT, "--guard", "psi.memory.full.avg1 < 1"], "no number 'full.avg1'", "full.avg10?"),
@@ -74,7 +82,10 @@ def test_a_mean_of_what_only_rises_is_refused(ab: Run, tree: FakeTree, key: str)
     for metric in (f"cgroup:/a/{key} lower", f"vmstat.pgfault / cgroup:/a/{key}"):
         result = ab(*BACK, *FIXED, "--metric", metric)
         assert result.code == 2
-        assert f"only increases, so its mean says nothing: take cgroup:/a/{key}/s" in result.err
+        assert (
+            f"only increases, so its mean says nothing: take its rate, cgroup:/a/{key}/s"
+            in result.err
+        )
     assert tree.writes == []
     assert ab(*BACK, *FIXED, "--metric", f"cgroup:/a/{key}/s lower").code == 0
     assert ab(*BACK, "--metric", "cgroup:/a/memory.stat:anon", "--dry-run").code == 0
@@ -96,12 +107,15 @@ def test_what_is_bound_takes_no_part(ab: Run, run: Run, tree: FakeTree, bound: s
         result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a/b", *words)
         assert result.code == 2
         text = f"cgroup {bound} is bound to db, and a binding overrides an experiment"
-        assert f"{text}: no arm would decide for /a/b" in result.err
+        assert f"{text}: no arm of the experiment would decide for /a/b" in result.err
         assert f"next: mmpolicy unbind --cgroup {bound}" in result.err
     assert tree.writes == writes
     assert ab(*SWITCHBACK, *FIXED, "--cgroup", "/c", "--dry-run").err.count("takes no part") == 0
     above = ab(*SWITCHBACK, *FIXED, "--dry-run")
-    assert f"warning: cgroup {bound} takes no part, as it is bound to db" in above.err
+    assert (
+        f"warning: cgroup {bound} takes no part in the experiment, as it is bound to the profile db"
+        in above.err
+    )
     above = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a", "--dry-run")
     assert (above.code, "takes no part" in above.err) == ((2, False), (0, True))[bound == "/a/b"]
 
@@ -146,10 +160,16 @@ def test_a_treatment_that_decides_nothing(
     out.unlink()
     clock.active = False
     result = ab(*design, *FIXED)
-    assert result.err.count("warning: no policy has decided yet in treatment, after 3 pairs") == 1
+    assert (
+        result.err.count("warning: no policy has decided anything yet in treatment, after 3 pairs")
+        == 1
+    )
     report = run("ab", "report", str(out))
     assert report.code == 7
-    assert "doubt: no policy decided anything in treatment: nothing was compared" in report.out
+    assert (
+        "doubt: no policy decided anything in treatment, so nothing was compared; does any "
+        "process in the scope have page faults?"
+    ) in report.out
 
 
 def test_without_counters_decisions_are_not_known(
@@ -185,8 +205,8 @@ def test_a_broken_guard_says_where(
     report = run("ab", "report", str(out))
     at_once = moment == 16.3  # after 16 s without the treatment, at its first second
     assert report.code == (8 if at_once else 7)
-    assert ("stopped for harm: guard" in report.out) == at_once
-    assert ("stopped in the treatment: guard" in report.out) == (arm == "treatment" and not at_once)
+    assert ("as the treatment does harm: guard" in report.out) == at_once
+    assert ("a guard stopped the run while" in report.out) == (arm == "treatment" and not at_once)
 
 
 def test_a_guard_of_one_arm_of_split(ab: Run, run: Run, out: Path, clock: World) -> None:
@@ -270,10 +290,13 @@ def test_at_switch_runs_at_the_beginning_of_each_block(
     assert f"at switch    cat {percent}" in run("ab", "report", str(out)).out
     out.unlink()
     assert ab(*SWITCHBACK, *FIXED, "--at-switch", "exit 3").code == 1
-    assert "'exit 3' ended with status 3" in load(out).end["reason"]
+    assert "the command 'exit 3' ended with status 3" in load(out).end["reason"]
     out.unlink()
     result = ab(*SWITCHBACK, *FIXED, "--at-switch", "sleep 60", "--cmd-timeout", "0.2")
-    assert (result.code, "'sleep 60' did not end within 0.2 s" in result.err) == (1, True)
+    assert (result.code, "the command 'sleep 60' did not end within 0.2 s" in result.err) == (
+        1,
+        True,
+    )
 
 
 def test_at_switch_may_make_the_cgroup_anew(ab: Run, out: Path, tree: FakeTree) -> None:
@@ -319,7 +342,7 @@ def test_runs_with_the_same_arms_are_counted(ab: Run, run: Run, out: Path, tree:
         assert ab(*SWITCHBACK, *FIXED).code == 0
         assert load(out).header["runs_this_week"] == number
         report = run("ab", "report", str(out)).out
-        assert (f"note: run {number} with these arms" in report) == (number > 1)
+        assert (f"note: this is run {number} with these arms" in report) == (number > 1)
         out.unlink()
     ab(*SWITCHBACK, "--treatment", "anon_order=never")
     assert load(out).header["runs_this_week"] == 1

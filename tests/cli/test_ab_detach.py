@@ -158,7 +158,9 @@ def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
 
 def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
     """Other files are left out; a run without an end was killed."""
-    assert run("ab", "list").out == f"no runs in this folder or {tree.real(FOLDER)}\n"
+    assert run("ab", "list").out == (
+        f"there is no file of an experiment in this folder or in {tree.real(FOLDER)}\n"
+    )
     arms = {"control": {"given": "stock"}, "treatment": {"given": "x"}}
     header = json.dumps({"kind": "header", "started": "now", **arms})
     block, end = '{"kind": "block"}', '{"kind": "end", "status": "done"}'

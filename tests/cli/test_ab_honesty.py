@@ -224,7 +224,10 @@ def test_carry_over_is_reported(pairs: int, least: float) -> None:
         assert row.effect
         covered += row.effect.low <= log(0.8) <= row.effect.high
         seen += row.carry.seen
-        told = "carry-over was seen, the effect is underestimated" in report.verdict()
+        told = (
+            "carry-over from block to block was seen, so the effect is underestimated"
+            in report.verdict()
+        )
         assert told == (row.carry.seen and not report.doubts)
     assert covered < 0.05 * runs
     assert explained(seen, runs, least, "less")
@@ -296,7 +299,7 @@ def test_what_is_no_number_is_no_finding(bad: float | None) -> None:
     assert row.effect
     assert row.effect.p > 5 * p_value(row.effect.d, 1)
     said = (
-        "m has a value in 11 of 12 pairs; its value is missing or not a number in "
+        "m has a value in 11 of 12 pairs; the value is missing or not a number in "
         "0 blocks of control"
     )
     assert any(said in note for note in report.notes())

@@ -94,7 +94,7 @@ def test_sigkill_at_any_moment(begin: Begin, tree: FakeTree, run: Run) -> None:
         wait_until(lambda: is_free(tree), 10)
         assert read_knobs(tree) == before
         assert not tree.exists(RECOVERY)
-    assert run("log").out.count("it was killed; the knobs are as before") == 6
+    assert run("log").out.count("was killed; all knobs have their former values") == 6
 
 
 def test_a_command_that_hangs_loses_its_lease(begin: Begin, tree: FakeTree) -> None:
@@ -104,7 +104,7 @@ def test_a_command_that_hangs_loses_its_lease(begin: Begin, tree: FakeTree) -> N
     wait_until(lambda: not tree.exists(RECOVERY), 10)
     assert read_knobs(tree) == before
     process.send_signal(signal.SIGCONT)
-    assert "the watchdog process has ended" in process.communicate(timeout=60)[1]
+    assert "the watchdog process of the experiment has ended" in process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert read_knobs(tree) == before
 
@@ -131,7 +131,7 @@ def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
     process = begin("--lease", "4s")
     wait_until(lambda: read_knobs(tree) != before)
     os.kill(watchdog_of(process.pid), signal.SIGKILL)
-    assert "the watchdog process has ended" in process.communicate(timeout=60)[1]
+    assert "the watchdog process of the experiment has ended" in process.communicate(timeout=60)[1]
     assert read_knobs(tree) == before
 
 
@@ -203,7 +203,11 @@ def test_a_watchdog_that_is_stopped(begin: Begin, tree: FakeTree, tmp_path: Path
             time.sleep(0.5)
             process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=20)[1]
-        reason = "the watchdog has not answered for 1 s" if number else "interrupted: by SIGINT"
+        reason = (
+            "the watchdog process of the experiment has not answered for 1 s"
+            if number
+            else "interrupted: by SIGINT"
+        )
         assert reason in said
         assert (read_knobs(tree), tree.exists(RECOVERY)) == (before, False)
         assert load(tmp_path / f"{number}").end["status"] == ("lost" if number else "interrupted")
@@ -263,7 +267,7 @@ def test_until_then_everybody_is_told(begin: Begin, tree: FakeTree, run: Run) ->
     tree.make_host()
     for words in (["status"], ["thp"], ["doctor"]):
         told = run(*words).out
-        assert "a killed experiment has left knobs of the kernel changed" in told
+        assert "an experiment was killed, and knobs of the kernel still have its values" in told
         assert "mmpolicy ab restore" in told
     assert "mmpolicy_knobs_left 1.0" in run("export").out
     tree.make_host()

@@ -154,12 +154,15 @@ def test_what_the_administrator_sets_stays_and_is_told(
     clock.at += [(30.0, lambda: tree.put(SIZE, "always inherit [madvise] never"))]
     result = ab(*LONG, *LARGE, "--treatment", f"{LARGE[1]},defrag=never", "--lease", "8s")
     assert result.code == 1
-    text = "another program has changed transparent_hugepage/hugepages-64kB/enabled=madvise"
+    text = (
+        "another program has changed a knob of the experiment: "
+        "transparent_hugepage/hugepages-64kB/enabled=madvise"
+    )
     assert text in result.err
     assert (
-        "not restored, as another program has changed it: transparent_hugepage/hugepages-64kB"
-        in result.err
-    )
+        "these knobs are not restored, as another program has changed them: "
+        "transparent_hugepage/hugepages-64kB"
+    ) in result.err
     assert read_knobs(tree) == before | {SIZE: "madvise", proactive: "55"}
     assert load(out).end["status"] == "lost"
     assert clock.now < 36
@@ -174,7 +177,7 @@ def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.Monk
     monkeypatch.setattr(keeper, "_write_recovery_file", set_it)
     with pytest.raises(StoppedError, match="hugepages-64kB/enabled=madvise"):
         keeper.go({SIZE: "always"})
-    assert "not restored, as another program has changed it" in keeper.back()
+    assert "these knobs are not restored, as another program has changed them" in keeper.back()
     assert read_knobs(tree)[SIZE] == "madvise"
 
 
@@ -250,12 +253,17 @@ def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPa
     ("requests", "end", "asked", "answers", "told"),
     [
         ([{"learn": {"a": "1"}}, {"go": {"b": "2"}}, {}], "close", ["learn", "go", "check"],
-         [{}, {}, {}], "ends: it was killed; the knobs are as before"),
-        ([], "wait", [], [], "ends: it has not reported for 0.05 s; the knobs are as before"),
+         [{}, {}, {}], (
+             "experiment ends, as its process was killed; all knobs have their former values"
+         )),
+        ([], "wait", [], [], (
+            "experiment ends, as its process has not reported for 0.05 s; all knobs have their "
+            "former values"
+        )),
         ([{"end": True}], "", [], [{"note": ""}], ""),
         ([{"go": {"lost": ""}}, {"go": {"bad": ""}}], "close", ["go", "go"],
          [{"lost": "who"}, {"error": ["no", 3, "next", 5, "/x"]}],
-         "ends: it was killed; the knobs are as before"),
+         "experiment ends, as its process was killed; all knobs have their former values"),
     ],
 )  # fmt: skip
 def test_what_the_watchdog_does(
@@ -318,7 +326,7 @@ def test_what_the_watchdog_answers(silent: Silent) -> None:
     theirs.close()
     for _ in range(2):
         with pytest.raises(
-            StoppedError, match="the watchdog process has ended, as the lease expired or"
+            StoppedError, match="the watchdog process of the experiment has ended: it has"
         ):
             dog.ask({})
     assert process.poll() is None
@@ -328,7 +336,9 @@ def test_a_watchdog_that_does_not_answer_is_ended(silent: Silent) -> None:
     dog, _, process = silent
     looks: list[int] = []
     dog.look = lambda: looks.append(1)
-    with pytest.raises(StoppedError, match=r"^the watchdog has not answered for 0\.1 s$"):
+    with pytest.raises(
+        StoppedError, match=r"^the watchdog process of the experiment has not answered for 0\.1 s$"
+    ):
         dog.ask({})
     assert (process.wait(), dog.wire.fileno()) == (-signal.SIGKILL, -1)
     assert looks
@@ -359,8 +369,8 @@ def test_a_guard_that_is_broken_already_refuses_the_run(
     tree.tune = lambda path, _value: tuned.append(path)  # type: ignore
     result = ab(*LONG, *LARGE, "--guard", guard)
     assert (result.code, tuned, out.exists()) == (1, [], False)
-    assert f"guard '{guard}': it is " in result.err
-    assert "before the run; nothing was changed" in result.err
+    assert f"guard '{guard}' is violated: the value is " in result.err
+    assert "before the run has begun; nothing was changed" in result.err
     assert ab(*LONG, *LARGE, "--guard", guard, "--dry-run").code == 1
 
 
@@ -380,7 +390,7 @@ def test_a_guard_that_breaks_between_the_first_writes(
     monkeypatch.setattr(Watchdog, "ask", broken)
     result = ab(*LONG, *LARGE, "--guard", "vmstat.nr_mapped < 8")
     assert (result.code, tried) == (1, [{SIZE: "never"}])
-    assert "it is 9" in result.err
+    assert "the value is 9" in result.err
     assert "next: give the command again" in result.err  # there are no samples to report
     monkeypatch.undo()
     tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 7")
@@ -407,7 +417,7 @@ def test_a_guard(ab: Run, tree: FakeTree, clock: Plain) -> None:
     before = read_knobs(tree)
     result = ab(*LONG, *LARGE, "--guard", "vmstat.pgfault/s > 950")
     assert result.code == 1
-    assert "guard 'vmstat.pgfault/s > 950': it is 9" in result.err
+    assert "guard 'vmstat.pgfault/s > 950' is violated: the value is 9" in result.err
     assert "the former state was restored" in result.err
     assert read_knobs(tree) == before
 
@@ -463,7 +473,7 @@ def test_metrics_of_cgroups_are_read_where_these_are_mounted(
         (
             [*LARGE, "--metric", "x=cmd:/no/such/tool -x", "--pairs", "7"],
             2,
-            "no command '/no/such/tool'",
+            "there is no command '/no/such/tool', which a metric or --at-switch names",
         ),
         ([*LARGE, *PGFAULT, "--pairs", "7"], 2, "2 metrics have the name 'vmstat.pgfault/s'"),
         (
@@ -623,7 +633,12 @@ def test_where_the_module_takes_part(
 
 def test_knobs_cannot_be_split(tree: FakeTree) -> None:
     given = {"control": "stock", "treatment": LARGE[1], "lease": 2.5}
-    with pytest.raises(Error, match="knobs apply to the whole host, where both arms run at once"):
+    with pytest.raises(
+        Error,
+        match=(
+            "knobs of the kernel apply to the whole host, and --design split runs both arms at once"
+        ),
+    ):
         _changes(Host(tree), options(**given, design="split"), False)
     tree.make_unloaded()
     found = _changes(Host(tree), options(**given), False)

@@ -127,12 +127,12 @@ def test_there_are_more_pairs_for_lost_ones(
     result = ab(*ab_world.SWITCHBACK, *FIXED)
     assert result.code == 0, result.err
     assert "6 pairs after 2 of A/A, fixed beforehand; more if some are lost" in result.err
-    assert "lost pairs: 1; there will be 11 instead of 6" in result.err
+    assert "1 pairs have no value, so the run takes 11 pairs instead of 6" in result.err
     recording = load(out)
     assert (recording.planned, len(recording.blocks)) == (11, 26)
     result = run("ab", "report", str(out))
     assert result.code == 0, result.out
-    assert "lost pairs that are counted as results against the others: 1" in result.out
+    assert "1 of the pairs without a value are counted as results against the others" in result.out
 
 
 @pytest.mark.parametrize("words", [["--duration", "64s"], ["--pairs", "6"]])
@@ -223,7 +223,10 @@ def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
 
 def test_it_says_what_may_not_have_been_seen() -> None:
     facts = dict(World().report(np.random.default_rng(1)).facts())
-    assert facts["not seen"] == "events in up to 22 % of the blocks may be in none of these 12"
+    assert (
+        facts["not seen"]
+        == "events in up to 22 % of the blocks may have occurred in none of these 12"
+    )
 
 
 def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:

@@ -240,4 +240,7 @@ def test_a_report_doubts_a_moving_average() -> None:
             sample.host["psi.memory.full.avg10"] = sample.host["cmd:number"]
     report = Report(run)
     assert report.exit == Exit.INCONCLUSIVE
-    assert "a moving average includes earlier blocks: psi.memory" in report.verdict()
+    assert (
+        "metrics with a moving average, which includes earlier blocks: psi.memory"
+        in report.verdict()
+    )

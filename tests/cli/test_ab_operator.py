@@ -53,7 +53,7 @@ def test_the_last_slash_ends_the_path(path: str, key: str, rate: str) -> None:
     "text", ["cgroup:a:b/memory.stat", "cgroup:/a:b/", "cgroup:", "cgroup:/:x"]
 )
 def test_what_names_no_file_is_refused(text: str) -> None:
-    with pytest.raises(click.UsageError, match="not a source of numbers"):
+    with pytest.raises(click.UsageError, match="not a source for a metric"):
         Metric.parse(text)
 
 
@@ -196,7 +196,7 @@ def test_runs_of_this_folder_are_listed(
     programs.
     """
     monkeypatch.chdir(tmp_path)
-    nothing = f"no runs in this folder or {tree.real(FOLDER)}\n"
+    nothing = f"there is no file of an experiment in this folder or in {tree.real(FOLDER)}\n"
     assert run("ab", "list").out == nothing
     assert run("ab", "run", *SWITCHBACK, *FIXED).code == 0
     assert run("ab", "run", *SWITCHBACK, *PGFAULT[:0], "--out", "mine.jsonl").code == 0

@@ -220,7 +220,7 @@ def test_a_gain_on_all_hosts(pool: Any) -> None:
     result = pool([-0.1, -0.12, -0.09, -0.11])
     assert result.code == 0, result.out
     assert "host2" in result.out
-    assert "verdict: better on these hosts, and on hosts like these" in result.out
+    assert "verdict: the treatment is better on these hosts, and on hosts like these" in result.out
     data = json.loads(pool([-0.1, -0.12, -0.09, -0.11], "--json").out)
     (metric,) = data["metrics"]
     assert metric["low"] < -10 < metric["high"] < -5
@@ -239,15 +239,15 @@ def test_a_host_that_was_stopped_is_counted(pool: Any) -> None:
     end = {"status": "guard", "arm": "treatment", "reason": "a guard"}
     result = pool([-0.1, -0.12, -0.09, -0.11], end=end)
     assert result.code == 7
-    assert "stopped in the treatment by a guard: host0 (1 of 4 hosts)" in result.out
-    assert "a guard broke in the treatment on host0" in result.out.splitlines()[-1]
+    assert "hosts where a guard stopped the run in the treatment: host0 (1 of 4)" in result.out
+    assert "a guard stopped the run in the treatment on host0" in result.out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        ({"digest": "other"}, "1.jsonl is not of the same experiment as "),
-        ({"version": 1, "digest": ""}, "is of an old version, which did not record the host"),
+        ({"digest": "other"}, "0.jsonl are not of the same experiment"),
+        ({"version": 1, "digest": ""}, "was written by an old version of mmpolicy, which did"),
         ({"seed": 1}, "have the same seed and overlap in time"),
         ({"seed": 2}, "0.jsonl and "),
     ],
@@ -288,7 +288,8 @@ def test_coins_that_are_tossed_twice(seed: int, span: str, refused: bool) -> Non
         return
     told = raised(_check_own, runs)
     assert told.message == (
-        "a and b have the same seed and overlap in time: they made the same random choices"
+        "a and b have the same seed and overlap in time: they assigned the arms by the "
+        "same random choices, so they do not count as two hosts"
     )
 
 
@@ -373,14 +374,14 @@ def test_the_exit_of_a_pool(
     """5 % of 0.95 times is -0.0513, of 1.05 times 0.0488; two metrics are tested at 2.5 % each."""
     found = pool_of(texts, results, margin)
     assert found.exit == code
-    said = {GAIN: "better on these hosts, and on hosts like these",
-            BAD: "worse on these hosts, and on hosts like these"}  # fmt: skip
+    said = {GAIN: "the treatment is better on these hosts, and on hosts like these",
+            BAD: "the treatment is worse on these hosts, and on hosts like these"}  # fmt: skip
     assert found.verdict() == said.get(
-        code, "inconclusive: not shown for every metric that needs to be better"
+        code, "inconclusive: not every metric that needs to get better is shown to be better"
     )
     broke = pool_of(texts, results, margin, stopped="1")
     assert broke.exit == (BAD if code == BAD else OPEN)
-    told = "inconclusive: a guard broke in the treatment on host1"
+    told = "inconclusive: a guard stopped the run in the treatment on host1"
     assert broke.verdict() == (said[BAD] if code == BAD else told)
 
 
@@ -389,7 +390,7 @@ def test_a_pool_in_words() -> None:
              HostEffect("long", np.array([0.1, -0.1, 0.0, 0.2]))]  # fmt: skip
     found = pool_of([LOWER, UNSAID], [seen(), None], effects=hosts, stopped="02", runs=3)
     found.runs[1].doubts.extend([Doubt(OWN, "this"), Doubt(TOTALS, "that")])
-    found.runs[0].left["a"] = "values of 0 or less have no ratio"
+    found.runs[0].left["a"] = "ab pool compares ratios, and some values are 0 or less"
     ends = [host.d.mean() + t * known.sem(host.d)
             for host in hosts for t in known.t.ppf([0.025, 0.975], len(host.d) - 1)]  # fmt: skip
     percent = [f"{100 * expm1(each):+.3g} %" for each in ends]
@@ -400,21 +401,22 @@ def test_a_pool_in_words() -> None:
     ]
     assert found.lines() == [
         LOWER, *rows,
-        "  on these 2 hosts: -8.61 % (p = 0.01, by redrawing all random assignments)",
-        "  on hosts like these: -9.52 % (-18.1 % .. -4.88 %), p = 0.01",
-        "  on the next host, as a rough guide: -25.9 % .. +10.5 %; hosts differ by 2 % (I2 45 %, "
+        "  effect on these 2 hosts: -8.61 % (p = 0.01, by redrawing all random assignments)",
+        "  effect on hosts like these: -9.52 % (-18.1 % .. -4.88 %), p = 0.01",
+        "  effect on the next host, as a rough guide: -25.9 % .. +10.5 %; the effect differs "
+        "between hosts by 2 % (I2 45 %, "
         "p = 0.3)",
-        "", UNSAID, *rows, "  fewer than 2 hosts have enough pairs", "",
-        "left out: host0: a: values of 0 or less have no ratio",
+        "", UNSAID, *rows, "  no result: fewer than 2 hosts have enough pairs", "",
+        "host left out: host0: a: ab pool compares ratios, and some values are 0 or less",
         "doubt: host1: this", "note: host1: that",
-        "stopped in the treatment by a guard: host0, host2 (2 of 3 hosts)",
-        "verdict: inconclusive: a guard broke in the treatment on host0, host2",
+        "hosts where a guard stopped the run in the treatment: host0, host2 (2 of 3)",
+        "verdict: inconclusive: a guard stopped the run in the treatment on host0, host2",
     ]  # fmt: skip
     whole = pool_of([LOWER], [seen()], effects=hosts).lines()
     assert [line for line in whole if "left out" in line] == []
     assert whole[-2:] == [
-        "stopped in the treatment by a guard: none (0 of 2 hosts)",
-        "verdict: better on these hosts, and on hosts like these",
+        "hosts where a guard stopped the run in the treatment: none (0 of 2)",
+        "verdict: the treatment is better on these hosts, and on hosts like these",
     ]
 
 
@@ -431,7 +433,7 @@ def test_a_pool_for_programs() -> None:
     numbers = {name: pytest.approx(100 * expm1(each)) for name, each in effects.items()}
     rest = {"p_here": 0.01, "p": 0.01, "tau": 0.02, "heterogeneity_p": 0.3, "i2": 0.45}
     assert found == {
-        "verdict": "inconclusive: a guard broke in the treatment on host1", "exit": 7,
+        "verdict": "inconclusive: a guard stopped the run in the treatment on host1", "exit": 7,
         "metrics": [{"metric": "a", "hosts": of_hosts, **numbers, **rest},
                     {"metric": "u", "hosts": of_hosts}],
         "stopped": ["host1"], "in_doubt": [{"host": "host0", "reason": "this"}],
@@ -469,7 +471,7 @@ def test_hosts_with_enough_pairs(pairs: int, firsts: int, design: str, known_hos
         assert isinstance(found, HostEffect)
         assert (found.name, len(found.d), len(found.sums)) == ("x", pairs, pairs)
     else:
-        assert found == Left("2 pairs have a value, and a pool needs 3")
+        assert found == Left("2 pairs have a value in both blocks, and ab pool needs 3")
 
 
 def test_an_interval_is_never_narrower_than_that_of_the_coins() -> None:
@@ -540,16 +542,16 @@ def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
     assert [host.against for host in pool.effects["m"]] == [2, 0, 0, 0]
     assert (pool.exit, pool.open_doubts) == (Exit.DONE, [])
     name = pool.runs[0].label
-    assert f"  lost pairs are counted against the result: {name} (2)" in pool.lines()
+    assert f"  pairs without a value are counted against the result: {name} (2)" in pool.lines()
     text = (
-        "m has a value in 10 of 12 pairs; its value is missing or not a number in "
+        "m has a value in 10 of 12 pairs; the value is missing or not a number in "
         "1 blocks of control, "
     )
     assert f"note: {name}: {text}1 blocks of treatment" in pool.lines()
     assert [lost_doubt(rng, number) for number in (2, 4, 5)] == [[LOST], [LOST], [OWN]]
     held_back = pool_of([LOWER], [EQUAL], effects=[replace(pool.effects["m"][0], name="h")])
     assert held_back.verdict().endswith(
-        "to be better; lost pairs are counted against the result: h (2)"
+        "to be better; pairs without a value are counted against the result: h (2)"
     )
 
 
@@ -568,8 +570,11 @@ def test_a_jump_that_hosts_share_is_looked_for() -> None:
     assert shared_jump(hosts) == ["a", "b"]
     assert shared_jump([hosts[0], *hosts[2:]]) == []
     found = pool_of([LOWER], [seen()], effects=hosts)
-    jump = "  a, b have a jump at the same time, so they are not independent; the interval"
-    assert f"{jump} of hosts like these contains that of redrawn assignments" in found.lines()
+    jump = "  the values of a, b jump at the same time, so these hosts are not independent; so the"
+    assert (
+        f"{jump} interval for hosts like these is made to contain that of the redrawn assignments"
+        in found.lines()
+    )
 
 
 @pytest.mark.parametrize(
@@ -588,18 +593,20 @@ def test_doubts_of_hosts_count(doubts: list[tuple[str, int]], hosts: int, code: 
         for run in found.runs[:number]:
             run.doubts.append(Doubt(kind, "why"))
     assert found.exit == code
-    assert (found.verdict() == "inconclusive: in doubt are host0 (why)") == (doubts == [(OWN, 1)])
+    assert (
+        found.verdict() == "inconclusive: the results of these hosts are in doubt: host0 (why)"
+    ) == (doubts == [(OWN, 1)])
     if doubts == [(AA, 4)]:
         told = "host0 (why), host1 (why), host2 (why) and 1 more"
-        assert found.verdict() == f"inconclusive: in doubt are {told}"
+        assert found.verdict() == f"inconclusive: the results of these hosts are in doubt: {told}"
 
 
 def test_a_host_that_is_left_out_is_named() -> None:
     found = pool_of([LOWER], [seen()])
-    found.runs[1].left["a"] = "values of 0 or less have no ratio"
+    found.runs[1].left["a"] = "ab pool compares ratios, and some values are 0 or less"
     assert found.exit == OPEN
-    told = "host1 (a: values of 0 or less have no ratio)"
-    assert found.verdict() == f"inconclusive: left out are {told}"
+    told = "host1 (a: ab pool compares ratios, and some values are 0 or less)"
+    assert found.verdict() == f"inconclusive: these hosts had to be left out: {told}"
     assert pool_of([LOWER, HIGHER], [seen(0.1), None]).exit == BAD  # despite other questions
 
 
@@ -682,7 +689,8 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
     assert lost["hosts"] > 20
     told = run("ab", "plan", *files, "--hosts", "5", "--differ", "10").out
     assert (
-        f"5 hosts cannot find 5 %, with any number of pairs; take {lost['hosts']} or more"
+        "5 hosts cannot show a change of 5 %, however many pairs each has; take "
+        f"{lost['hosts']} hosts or more"
     ) in told
     short = tmp_path / "short.jsonl"
     short.write_text("".join(Lines().pairs("aa", 2).pairs("ab", 6).end()))
@@ -772,14 +780,17 @@ def test_the_most_that_a_plan_asks_for(
 
 def test_a_plan_in_words() -> None:
     plans = [fleet.FleetPlan("a", 0.1234, 2, 7, None), fleet.FleetPlan("b", 0.05, 1, 12, None)]
-    head = "to find 4 % with 80 % probability, if hosts differ by 2.5 %:"
-    rows = ["a: 7 pairs on each of 5 hosts (noise of a pair 12.3 % in 2 files)",
-            "b: 12 pairs on each of 5 hosts (noise of a pair 5 % in 1 files)"]  # fmt: skip
+    head = (
+        "to find a change of 4 % with 80 % probability, if the change differs between hosts by "
+        "2.5 %:"
+    )
+    rows = ["a: 7 pairs on each of 5 hosts (the noise of a pair is 12.3 %, by 2 files)",
+            "b: 12 pairs on each of 5 hosts (the noise of a pair is 5 %, by 1 files)"]  # fmt: skip
     then = "next: mmpolicy ab run --pairs 12 ... on each host, then mmpolicy ab pool"
     assert fleet.lines(plans, 5, 4.0, 2.5) == [head, *rows, then]
     lost = [fleet.FleetPlan("a", 0.1, 2, None, 30), fleet.FleetPlan("b", 0.1, 2, None, None)]
-    none = "5 hosts cannot find 4 %, with any number of pairs"
-    told = [f"a: {none}; take 30 or more", f"b: {none}; no number of hosts does"]
+    none = "5 hosts cannot show a change of 4 %, however many pairs each has"
+    told = [f"a: {none}; take 30 hosts or more", f"b: {none}; no number of hosts is enough"]
     assert fleet.lines(lost, 5, 4.0, 2.5) == [head, *told]
     assert fleet.lines([plans[0], lost[1]], 5, 4.0, 2.5) == [head, rows[0], told[1]]
     assert fleet.lines([], 5, 4.0, 2.5) == [head]

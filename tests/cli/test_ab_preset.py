@@ -76,7 +76,7 @@ def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, cl
     result = ab(*words)
     assert (result.code, "give --yes, or --dry-run" in result.err) == (2, True)
     assert "at most 120 blocks of 120 s, 240:00 in all" in result.err
-    assert "metric memory (guard, at most 5 % worse)" in result.err
+    assert "metric memory (guard: may get at most 5 % worse)" in result.err
     result = ab(*words, "--dry-run")
     assert result.code == 0, result.err
     assert f"{CONTROL}/experiment/enabled" in result.out

@@ -111,7 +111,7 @@ def test_an_effect_is_found(report: Run, design: str) -> None:
     verdict = result.out.splitlines()[-1]
     assert re.fullmatch(
         rf"verdict: with the treatment, {name} fell by \d+\.?\d* %, which is better; "
-        r"events in up to 22 % of the blocks may be in none of these 12",
+        r"events in up to 22 % of the blocks may have occurred in none of these 12",
         verdict,
     )
     data = report(usual(-0.1, design=design, metrics=metric), "--json").json
@@ -133,9 +133,9 @@ def test_an_effect_is_found(report: Run, design: str) -> None:
 def test_nothing_there_is_inconclusive(report: Run) -> None:
     result = report(usual(0.0))
     assert result.code == 7
-    assert "inconclusive: anything between -" in result.out
+    assert "inconclusive: any effect between -" in result.out
     assert result.out.endswith(
-        "verdict: inconclusive: no metric shows an effect beyond its noise\n"
+        "verdict: inconclusive: no metric shows an effect larger than its noise\n"
     )
 
 
@@ -153,7 +153,7 @@ def test_p_is_corrected_for_the_number_of_metrics(report: Run) -> None:
     assert (second["estimate"], second["p_corrected"]) == (0, 1)
     assert third["p_corrected"] == first["p_corrected"]
     assert data["metrics"][1]["scale"] == "difference"
-    assert data["metrics"][1]["verdict"] == "no difference in any pair"
+    assert data["metrics"][1]["verdict"] == "no difference between the arms in any pair"
 
 
 @pytest.mark.parametrize("status", ["guard", "interrupted", "lost", "failed"])
@@ -182,7 +182,7 @@ def test_units_out_of_balance(report: Run) -> None:
             record["arms"]["treatment"]["units"] += 20
     result = report(lines)
     assert result.code == 7
-    assert "inconclusive: assignment is out of balance: 1000 units in control" in result.out
+    assert "inconclusive: the arms are out of balance: 1000 units (processes" in result.out
 
 
 def test_a_difference_of_equal_arms(report: Run) -> None:
@@ -218,12 +218,12 @@ def test_a_treatment_that_is_worse(report: Run) -> None:
 @pytest.mark.parametrize(
     ("arm", "pairs", "code", "said"),
     [
-        ("treatment", 0, 8, "stopped for harm: guard 'x"),
+        ("treatment", 0, 8, "the run was stopped, as the treatment does harm: guard 'x"),
         (
             "treatment",
             7,
             7,
-            "inconclusive: stopped in the treatment: guard 'x < 5': it is 7; a guard",
+            "inconclusive: a guard stopped the run while the treatment was active: guard 'x",
         ),
         ("control", 7, 7, "inconclusive: the run did not go to its planned"),
         ("", 7, 7, "inconclusive: the run did not go to its planned"),
@@ -234,7 +234,7 @@ def test_a_guard_that_broke_at_once_in_the_treatment_stopped_it_for_harm(
 ) -> None:
     """After 16 blocks without it; later, it may have been by chance."""
     lines = Lines().pairs("aa", 8).pairs("ab", pairs, -0.5)
-    lines.end("guard", "guard 'x < 5': it is 7", arm=arm, block=30, after_s=1.5)
+    lines.end("guard", "guard 'x < 5' is violated: the value is 7", arm=arm, block=30, after_s=1.5)
     result = report(lines)
     assert result.code == code
     assert f"verdict: {said}" in result.out
@@ -255,7 +255,10 @@ def test_margin(report: Run) -> None:
             code,
             True,
         )
-        assert "chosen after the run; to show it, vmstat.pgfault/s:" in result.out
+        assert (
+            "chosen after the run; to show that the treatment is no worse, vmstat.pgfault/s:"
+            in result.out
+        )
     result = report(usual(0.0, margin=5.0))
     assert (result.code, "chosen before the run" in result.out) == (0, True)
     assert (
@@ -286,7 +289,10 @@ def test_found_alone_but_not_after_correction(report: Run) -> None:
         if effect["p"] < 0.05 <= effect["p_corrected"]:
             break
     assert effect["high"] < 0
-    said = f"found alone (p = {effect['p']:.2g}), not after correction for 10 metrics; taken alone"
+    said = (
+        f"there is an effect if this metric is taken alone (p = {effect['p']:.2g}), not after "
+        "correction for 10 metrics; taken alone"
+    )
     assert said in data["metrics"][0]["verdict"]
     assert not data["conclusive"]
 
@@ -339,22 +345,35 @@ def stretched(arm: str, factor: float) -> Lines:
 
 def test_balance_of_time(report: Run) -> None:
     fair = report(usual(-0.5))
-    text = "2.00 s of a block measured in control, 2.00 s in treatment, 2.00 s planned"
+    text = "in a block, 2.00 s were measured in control and 2.00 s in treatment, of 2.00 s planned"
     assert (fair.code, text in fair.out) == (0, True)
     result = report(stretched("treatment", 1.05))
     assert result.code == 7
-    assert "inconclusive: assignment is out of balance: 2.00 s of a block measured" in result.out
-    assert "2.10 s in treatment, 2.00 s planned; samples late by 0.10 s at most" in result.out
+    assert (
+        "inconclusive: the arms are out of balance: in a block, 2.00 s were measured" in result.out
+    )
+    assert (
+        "2.10 s in treatment, of 2.00 s planned; the latest sample came 0.10 s late" in result.out
+    )
     assert report(stretched("treatment", 1.005)).code == 0
     both = report(stretched("control treatment", 1.5))
-    assert (both.code, "note: the plan was not kept: 3.00 s" in both.out) == (0, True)
+    assert (both.code, "note: blocks took longer than planned: in a block, 3.00 s" in both.out) == (
+        0,
+        True,
+    )
 
 
 def test_what_split_does_not_see(report: Run) -> None:
     """Counters of arms do not show which unit had which arm before."""
     result = report(usual(-0.5, design="split", metrics=["arm.anon_order.n/s"]))
-    assert "note: a split run shows what a unit's own memory costs it, not effects" in result.out
-    assert "note: arm.anon_order.n/s: what a unit keeps from the block before makes" in result.out
+    assert (
+        "note: --design split compares units (processes or cgroups) side by side, so it"
+        in result.out
+    )
+    assert (
+        "note: arm.anon_order.n/s: memory that a unit keeps from the block before makes"
+        in result.out
+    )
     assert "makes the effect look smaller" not in report(usual(-0.5)).out
 
 
@@ -364,18 +383,23 @@ def test_nobody_took_part(report: Run) -> None:
         if record["kind"] == "sample":
             record["arms"]["control"]["units"] = record["arms"]["treatment"]["units"] = 0
     result = report(lines)
-    assert (result.code, "no unit took part" in result.out) == (7, True)
+    assert (result.code, "no unit (process or cgroup) took part" in result.out) == (7, True)
 
 
 def test_a_short_aa_phase_is_noted(report: Run) -> None:
     result = report(Lines().pairs("aa", 6).pairs("ab", 12, -0.5).end())
-    assert "note: 6 A/A pairs are too few to show that equal arms differ; it takes 8" in result.out
+    assert (
+        "note: 6 A/A pairs (with equal arms) are too few to show that equal arms differ; it takes 8"
+    ) in result.out
     assert "note:" not in report(usual(-0.5)).out
 
 
 def test_runs_before_are_noted(report: Run) -> None:
     result = report(usual(-0.5, runs_this_week=3))
-    assert "note: run 3 with these arms within a week, here: the more runs" in result.out
+    assert (
+        "note: this is run 3 with these arms within a week on this host: the more runs"
+        in result.out
+    )
 
 
 def test_too_few_pairs(report: Run) -> None:
@@ -504,5 +528,5 @@ def test_without_the_extra(report: Run, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "scipy", None)
     result = report(usual(0.0))
     assert result.code == 3
-    assert "this needs the Python library scipy, which is not installed" in result.err
+    assert "this command needs the Python library scipy, which is not installed" in result.err
     assert f"next: {sys.prefix}/bin/pip install scipy\n" in result.err

@@ -47,7 +47,10 @@ def test_the_grammar_of_roles() -> None:
 @pytest.mark.parametrize(
     ("metric", "text"),
     [
-        ("vmstat.pgfault/s guard 5%", "a guard needs `lower` or `higher`, to say which is better"),
+        (
+            "vmstat.pgfault/s guard 5%",
+            ("a guard needs the word `lower` or `higher`, to say which is better"),
+        ),
         ("vmstat.pgfault/s lower guard 100%", "the margin of a guard must be below 100 %"),
         ("vmstat.pgfault/s lower guard", "the margin of this guard is missing. Write `guard 5%`"),
     ],
@@ -64,7 +67,7 @@ def test_roles_are_written_down(ab: Run, run: Run, clock: World, tree: FakeTree)
     result = run("ab", "report", out)
     assert result.code == 0, result.out
     assert "which is better; no worse than 3 %: mapped" in result.out.splitlines()[-1]
-    assert re.search(r"margin 3 % +of the mean, chosen before the run", result.out)
+    assert re.search(r"margin 3 % +on the mean, chosen before the run", result.out)
     found = run("ab", "report", out, "--json").json["metrics"]
     assert [each["role"] for each in found] == ["primary", "guard"]
 
@@ -81,7 +84,7 @@ def test_without_a_margin_exit_0_hides_no_second_metric(
         report = two(np.random.default_rng(seed), pairs, worse, "lower")
         exits.append(report.exit)
         if report.exit == Exit.INCONCLUSIVE and report.rows[0].found and not report.doubts:
-            assert "not shown to be no worse as it has no margin: second" in report.verdict()
+            assert "not shown to be no worse (no margin was given): second" in report.verdict()
     assert explained(exits.count(Exit.DONE), runs, 0.01, "greater")
 
 
@@ -102,7 +105,7 @@ def test_a_guard_alone_is_no_success() -> None:
     """Without an improvement: exit code 7, even if no metric is worse."""
     report = two(np.random.default_rng(1), 30, 0.0, "lower guard 10%", gain=1.0)
     assert report.exit == Exit.INCONCLUSIVE
-    assert "not shown to be no worse as it has no margin: first" in report.verdict()
+    assert "not shown to be no worse (no margin was given): first" in report.verdict()
     assert "no worse than 10 %: second" in report.verdict()
 
 
@@ -169,4 +172,4 @@ def test_a_file_of_version_2_has_its_identity(run: Run, ab: Run, out: Path, cloc
         header = json.loads(head)
         del header[name]
         out.write_text("\n".join([json.dumps(header), *rest]) + "\n")
-        assert f"identity without '{name}'" in run("ab", "report", str(out)).err
+        assert f"the identity has no field '{name}'" in run("ab", "report", str(out)).err

@@ -45,7 +45,10 @@ def test_switchback(ab: Run, out: Path, tree: FakeTree, clock: World) -> None:
     for pair in recording.pairs(metric, "ab"):
         assert pair == pytest.approx((1000, 900), rel=0.001)
     assert clock.now == pytest.approx(16 * 4, abs=0.5)
-    assert "block 14 of 16 (ab), 0:08 left; vmstat.pgfault/s: no estimate yet" in result.err
+    assert (
+        "block 14 of 16 (ab), 0:08 left; vmstat.pgfault/s: no estimate of the effect yet"
+        in result.err
+    )
     assert f"next: mmpolicy ab report {out}" in result.out
 
 
@@ -134,7 +137,7 @@ def test_points_of_the_whole_host_take_turns_in_default(
     assert seen == {("0", "stock"), ("100", "fixed")}
     out.unlink()
     result = ab(*SPLIT, "--treatment", "bulk=fixed")
-    assert (result.code, "take --design switchback" in result.err) == (2, True)
+    assert (result.code, "give --design switchback" in result.err) == (2, True)
     assert read_named(tree) == before
 
 
@@ -163,7 +166,7 @@ def test_a_broken_guard_restores_at_once(
     clock.at = [(30.0, pressure)]
     result = ab(*design, *FIXED, "--guard", "psi.memory.full.avg10 < 5")
     assert result.code == 1
-    assert "guard 'psi.memory.full.avg10 < 5': it is 9.5" in result.err
+    assert "guard 'psi.memory.full.avg10 < 5' is violated: the value is 9.5" in result.err
     assert "the former state was restored" in result.err
     assert read_named(tree) == before
     assert clock.now - 30 <= 0.4
@@ -174,7 +177,7 @@ def test_a_broken_guard_restores_at_once(
 def test_guards_on_rates(ab: Run, clock: World) -> None:
     assert ab(*SWITCHBACK, *FIXED, "--guard", "vmstat.allocstall/s < 10").code == 0
     result = run_guarded(ab, clock, "vmstat.pgfault/s <= 990")
-    assert "it is 1" in result.err
+    assert "the value is 1" in result.err
 
 
 def run_guarded(ab: Run, clock: World, guard: str) -> Result:
@@ -217,7 +220,7 @@ def test_a_lease_that_runs_out_on_the_way_back(
     monkeypatch.setattr(PolicyArms, "halt", slowly)
     result = ab(*SWITCHBACK, *FIXED)
     assert (
-        "everything is stock, as the lease expired before the former state was restored"
+        "the kernel is at stock, as the lease expired before the former state was restored"
         in result.out
     )
     assert "the former state was restored in" not in result.out
@@ -263,7 +266,7 @@ def test_where_the_way_back_fails_all_is_stock(
     clock.at = [(21.0, lambda: tree.refusals.update({f"{CONTROL}/profiles/delete": 16}))]
     result = ab(*SWITCHBACK, *FIXED)
     assert result.code == 0
-    assert "everything is stock now, as the former state could not be restored" in result.out
+    assert "the kernel is at stock now, as the former state could not be restored" in result.out
     assert tree.read(f"{CONTROL}/state") == "stock"
 
 
@@ -277,7 +280,8 @@ def test_commands(ab: Run, out: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "text"), [("exit 3", "ended with status 3"), ("echo much", "not print a number")]
+    ("command", "text"),
+    [("exit 3", "'exit 3' ended with status 3"), ("echo much", "does not end in a number")],
 )
 def test_commands_that_fail(ab: Run, tree: FakeTree, command: str, text: str) -> None:
     before = read_named(tree)
@@ -381,8 +385,8 @@ def test_json(ab: Run, out: Path) -> None:
     ("words", "text"),
     [
         (["--metric", "vmstat.nothing", *SHORT, "--design", "switchback"], "no number 'nothing'"),
-        (["--metric", "load", *SHORT], "'load' is not a source of numbers"),
-        (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "not a source of numbers"),
+        (["--metric", "load", *SHORT], "'load' is not a source for a metric"),
+        (["--metric", "arm.anon_order.fault_ns.p", *SHORT], "not a source for a metric"),
         ([*PGFAULT, *SHORT], "is measured on the whole host"),
         (
             [*SWITCHBACK, "--pairs", "5"],
@@ -397,7 +401,7 @@ def test_json(ab: Run, out: Path) -> None:
         ([*SWITCHBACK, "--block", "soon"], "not a time such as"),
         ([*SWITCHBACK, "--lease", "0.1"], "not a time such as"),  # it could not be renewed in time
         ([*SWITCHBACK, "--guard", "pressure"], "not of the form"),
-        ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow for a guard"),
+        ([*SWITCHBACK, "--guard", "cmd:date < 3"], "too slow to be run for each sample"),
         ([*SWITCHBACK, "--guard", "psi.io.full.avg10 < 3"], "/proc/pressure/io"),
         ([*SWITCHBACK, "--treatment", "anon_ordr=never"], "did you mean anon_order"),
         ([*SWITCHBACK, "--treatment", "anon_order=nevr"], "did you mean never"),
@@ -417,12 +421,12 @@ def test_it_does_not_begin_where_something_is_in_the_way(
     run: Run, ab: Run, tree: FakeTree, out: Path
 ) -> None:
     run("profile", "create", "ab-control")
-    assert "profile ab-control exists already" in ab(*SWITCHBACK).err
+    assert "the profile ab-control, which an experiment creates" in ab(*SWITCHBACK).err
     run("profile", "delete", "ab-control")
     tree.put(f"{CONTROL}/experiment/enabled", "1")
-    assert "an experiment is enabled already" in ab(*SWITCHBACK).err
+    assert "an experiment is enabled in the kernel already" in ab(*SWITCHBACK).err
     tree.expire()
-    assert "mmpolicy reset, which acknowledges it" in ab(*SWITCHBACK).err
+    assert "mmpolicy reset acknowledges it; then start the experiment again" in ab(*SWITCHBACK).err
     assert not out.exists()
 
 

@@ -127,7 +127,10 @@ def test_a_run_moment_by_moment(trace: Trace) -> None:
     runner.run()
     assert runner.failure is None
     assert trace.said == [
-        "rule: 2 pairs after 1 of A/A, fixed beforehand; more if some are lost, at most 8",
+        (
+            "rule: 2 pairs after 1 of A/A, fixed beforehand; more if some pairs get no value, "
+            "at most 8"
+        ),
         "time: 0:24, 6 blocks of 4 s",
     ]  # fmt: skip
     blocks = [*TURNS.blocks("aa", 1), *TURNS.blocks("ab", 2, 2)]
@@ -163,7 +166,7 @@ def test_a_run_moment_by_moment(trace: Trace) -> None:
         (n + 1, 6, "aa" if n < 2 else "ab", 20 - 4 * n) for n in range(6)
     ]
     assert {*trace.shown[0].estimates, *trace.shown[-1].estimates} == {
-        "vmstat.nr_a: no estimate yet"
+        "vmstat.nr_a: no estimate of the effect yet"
     }
 
 
@@ -172,7 +175,7 @@ def test_an_arm_that_does_nothing_is_told_once(trace: Trace) -> None:
     runner = trace.runner(Length(0, 5))
     runner.recording.idle = lambda: ["control", "treatment"]  # type: ignore[method-assign]
     runner.run()
-    text = "no policy has decided yet in control and treatment, after 3 pairs"
+    text = "no policy has decided anything yet in control and treatment, after 3 pairs"
     asked = "does any process in the scope have page faults?"
     assert trace.said[2:] == [f"warning: {text}: {asked}"]
     short = trace.runner(Length(0, 3))
@@ -235,7 +238,9 @@ def test_where_a_guard_broke(
         arm = next(design.blocks("ab", 1)).arm
         place = f", in {arm}, block 2"
     assert trace.lines[-1] == {
-        "kind": "end", "status": "guard", "reason": f"guard 'vmstat.nr_a < 9': it is 9{place}",
+        "kind": "end", "status": "guard", "reason": (
+            f"guard 'vmstat.nr_a < 9' is violated: the value is 9{place}"
+        ),
         "block": number, "phase": phase, "arm": arm, "after_s": pytest.approx(after),
         "restored": True, "note": "", "restore_s": 0,
     }  # fmt: skip
@@ -248,7 +253,10 @@ def test_what_ends_a_run_before_its_first_block(trace: Trace) -> None:
     trace.runner(Length(1, 2), guards=("vmstat.nr_a < 9",)).run()
     end = trace.lines[-1]
     assert (end["block"], end["phase"], end["arm"], "after_s" in end) == (None, "", "", False)
-    assert end["reason"] == "guard 'vmstat.nr_a < 9': it is 9, in both arms, block None"
+    assert (
+        end["reason"]
+        == "guard 'vmstat.nr_a < 9' is violated: the value is 9, in both arms, block None"
+    )
 
 
 def test_an_end_that_is_no_guard_has_no_place(trace: Trace) -> None:
@@ -336,8 +344,8 @@ def test_estimates_on_the_way(trace: Trace) -> None:
         runner.recording.pairs = lambda _metric, _phase: [*pairs]  # type: ignore
         return runner._estimate(level, "ab")
 
-    assert with_pairs() == with_pairs((1.0, 2.0)) == "vmstat.nr_a: no estimate yet"
-    assert with_pairs(*[(1.0, 2.0)] * 5) == "vmstat.nr_a: no estimate yet"
+    assert with_pairs() == with_pairs((1.0, 2.0)) == "vmstat.nr_a: no estimate of the effect yet"
+    assert with_pairs(*[(1.0, 2.0)] * 5) == "vmstat.nr_a: no estimate of the effect yet"
     assert with_pairs(*[(1.0, 2.0)] * 6) == "vmstat.nr_a: +100 (+100 .. +100) % so far"
     assert with_pairs(*[(-1.0, 2.0)] * 6) == "vmstat.nr_a: +3 (+3 .. +3) so far"
     assert runner._estimate(other, "ab").startswith("d: +3")

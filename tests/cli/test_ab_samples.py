@@ -61,19 +61,19 @@ def run_of(*blocks: dict[str, Any], **header: Any) -> Recording:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "sample"}, "not a header of version 1 to 2"),
-        ({"version": 3}, "not a header of version 1 to 2"),
-        ({"version": 0}, "not a header of version 1 to 2"),
-        ({"version": 2}, "identity without 'experiment'"),
-        ({"block_s": "3"}, "'block_s' of header is '3'"),
+        ({"kind": "sample"}, "the first line is not a header of version 1 to 2"),
+        ({"version": 3}, "the first line is not a header of version 1 to 2"),
+        ({"version": 0}, "the first line is not a header of version 1 to 2"),
+        ({"version": 2}, "the identity has no field 'experiment'"),
+        ({"block_s": "3"}, "the field 'block_s' of the header has the wrong kind of value: '3'"),
         (
             {"treatment": {"given": 1, "settings": {}}},
-            "the header has no settings of arm 'treatment'",
+            "the header has no valid settings of arm 'treatment'",
         ),
-        ({"control": {"given": "x"}}, "the header has no settings of arm 'control'"),
-        ({"metrics": []}, "the header has no metrics"),
-        ({"metrics": [1]}, "the header has no metrics"),
-        ({"guards": [1]}, "the header has no metrics"),
+        ({"control": {"given": "x"}}, "the header has no valid settings of arm 'control'"),
+        ({"metrics": []}, "the header has no valid metrics"),
+        ({"metrics": [1]}, "the header has no valid metrics"),
+        ({"guards": [1]}, "the header has no valid metrics"),
         ({"design": "other"}, "the header has no valid design"),
         ({"washout_s": 3}, "the header has no valid design"),
         ({"washout_s": -1}, "the header has no valid design"),
@@ -112,17 +112,37 @@ def test_headers_at_the_bounds(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        ("block", {"phase": "no"}, "not a block of an experiment"),
-        ("block", {"arm": "no"}, "not a block of an experiment"),
-        ("block", {"decisions": {"control": "3"}}, "decisions of a block are '3'"),
-        ("block", {"missed": {"control": 3.0}}, "missed of a block are 3.0"),
-        ("block", {"timed": {"control": True}}, "timed of a block are True"),
-        ("block", {"units": {"/a": "other"}}, "units that are in no arm: {'/a': 'other'}"),
-        ("block", {"ended": None}, "'ended' of block is None"),
-        ("sample", {"host": {"x": "1"}}, "'1' is no number"),
-        ("sample", {"arms": {"control": {"x": "1"}}}, "'1' is no number"),
-        ("sample", {"t": None}, "'t' of sample is None"),
-        ("end", {"reason": 3}, "'reason' of end is 3"),
+        ("block", {"phase": "no"}, "this block has an unknown phase or arm"),
+        ("block", {"arm": "no"}, "this block has an unknown phase or arm"),
+        (
+            "block",
+            {"decisions": {"control": "3"}},
+            "'decisions' of a block has the count '3', which is not",
+        ),
+        (
+            "block",
+            {"missed": {"control": 3.0}},
+            "'missed' of a block has the count 3.0, which is not a whole number",
+        ),
+        (
+            "block",
+            {"timed": {"control": True}},
+            "'timed' of a block has the count True, which is not a whole number",
+        ),
+        (
+            "block",
+            {"units": {"/a": "other"}},
+            "this block has units in neither arm: {'/a': 'other'}",
+        ),
+        (
+            "block",
+            {"ended": None},
+            "the field 'ended' of the block has the wrong kind of value: None",
+        ),
+        ("sample", {"host": {"x": "1"}}, "'1' is not a number"),
+        ("sample", {"arms": {"control": {"x": "1"}}}, "'1' is not a number"),
+        ("sample", {"t": None}, "the field 't' of the sample has the wrong kind of value: None"),
+        ("end", {"reason": 3}, "the field 'reason' of the end has the wrong kind of value: 3"),
     ],
 )
 def test_lines_that_are_refused(kind: str, change: dict[str, Any], said: str) -> None:
@@ -420,7 +440,10 @@ def test_units_of_arms() -> None:
         window[0].arms["control"]["units"] = window[1].arms["treatment"]["units"] = 1
     assert counted.units() == (150, 153)  # the counts at the end of each block
     assert run_of(block(0, "ab", 0, "control")).units() == (0, 0)
-    assert balance_of(counted).text() == "150 units in control, 153 in treatment (p = 0.86)"
+    assert (
+        balance_of(counted).text()
+        == "150 units (processes or cgroups) in control, 153 in treatment (p = 0.86)"
+    )
 
 
 def test_the_balance_of_time() -> None:
@@ -660,17 +683,20 @@ def test_lost_pairs_are_against_a_margin(against: int, shown: bool) -> None:
 
 
 def test_lost_pairs_are_in_the_verdict() -> None:
-    words = "inconclusive: 2 lost pairs may contradict it; anything between"
+    words = "inconclusive: 2 pairs without a value may contradict it; any effect between"
     assert result(-0.1, -0.2, 0.1, 0.2, against=2).verdict().startswith(words)
     assert "lost" not in result(-0.1, -0.2, 0.1, 0.2).verdict()
 
 
 def test_no_verdict_and_no_difference() -> None:
     none = MetricResult(FAULTS, [(1.0, 2.0)], [], None, None, 1, 12)
-    assert none.verdict() == "no verdict: 1 pairs, it takes at least 2"
+    assert (
+        none.verdict()
+        == "no verdict: 1 pairs have a value in both blocks, and a verdict takes at least 2"
+    )
     assert list(none.cells()) == ["vmstat.pgfault/s", "1 of 12", "1", "2", *["-"] * 7]
     same = result(0.0, 0.0, 0.0, 1.0)
-    assert same.verdict() == "no difference in any pair"
+    assert same.verdict() == "no difference between the arms in any pair"
     few = result(-0.1, -inf, inf, 0.2, metrics=3)
     assert few.verdict() == "inconclusive: 10 pairs are too few to show an effect, take 7 or more"
 
@@ -716,12 +742,20 @@ LEFT = Carry(True, 0.5, 0.001)
             "with the treatment, vmstat.pgfault/s fell by 9.52 %, which is better; events",
         ),
         ([WORSE], 8, "with the treatment, vmstat.pgfault/s rose by 10.5 %, which is worse"),
-        ([NOTHING], 7, "inconclusive: no metric shows an effect beyond its noise"),
+        ([NOTHING], 7, "inconclusive: no metric shows an effect larger than its noise"),
         ([OTHER], 0, "with the treatment, u rose by 10.5 %; events in up to"),
         ([BETTER, SHOWN], 0, "which is better; no worse than 5 %: g; events in"),
         ([BETTER, OPEN], 7, "which is better; not shown to be no worse than 5 %: g"),
-        ([BETTER, NOTHING], 7, "which is better; not shown to be no worse as it has no margin: vm"),
-        ([OTHER, NOTHING], 7, "u rose by 10.5 %; not shown to be no worse as it has no margin: vm"),
+        (
+            [BETTER, NOTHING],
+            7,
+            "which is better; not shown to be no worse (no margin was given): vm",
+        ),
+        (
+            [OTHER, NOTHING],
+            7,
+            "u rose by 10.5 %; not shown to be no worse (no margin was given): vm",
+        ),
         ([WORSE, SHOWN], 8, "which is worse; no worse than 5 %: g"),
         ([SHOWN], 0, "with the treatment, no worse than 5 %: g; events in"),
         ([OPEN], 7, "inconclusive: not shown to be no worse than 5 %: g"),
@@ -731,7 +765,11 @@ LEFT = Carry(True, 0.5, 0.001)
             "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; events",
         ),
         ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; events"),
-        ([NOTHING, SHOWN], 7, "no worse than 5 %: g; not shown to be no worse as it has no margin"),
+        (
+            [NOTHING, SHOWN],
+            7,
+            "no worse than 5 %: g; not shown to be no worse (no margin was given)",
+        ),
     ],
 )
 def test_answers(rows: list[MetricResult], code: int, said: str) -> None:
@@ -758,7 +796,7 @@ def test_a_margin_for_all() -> None:
 
 
 def test_carry_over_is_told_of_what_was_found() -> None:
-    told = "carry-over was seen, the effect is underestimated"
+    told = "carry-over from block to block was seen, so the effect is underestimated"
     assert told in report_of(replace(BETTER, carry=LEFT)).verdict()
     assert told not in report_of(BETTER, replace(SHOWN, carry=LEFT)).verdict()
     hidden = "g: carry-over hides how much worse the treatment is"
@@ -779,18 +817,20 @@ def test_carry_over_in_the_facts() -> None:
 @pytest.mark.parametrize(
     ("margin", "own", "given", "said"),
     [
-        (5.0, "", 5.0, "of the mean, chosen before the run"),
-        (5.0, "", None, "of the mean, chosen after the run"),
-        (5.0, "", 4.0, "of the mean, chosen after the run"),
-        (5.0, " guard 5%", None, "of the mean, chosen before the run"),
-        (4.0, " guard 5%", None, "of the mean, chosen after the run"),
+        (5.0, "", 5.0, "on the mean, chosen before the run"),
+        (5.0, "", None, "on the mean, chosen after the run"),
+        (5.0, "", 4.0, "on the mean, chosen after the run"),
+        (5.0, " guard 5%", None, "on the mean, chosen before the run"),
+        (4.0, " guard 5%", None, "on the mean, chosen after the run"),
     ],
 )
 def test_when_a_margin_was_chosen(margin: float, own: str, given: float | None, said: str) -> None:
     metric = Metric.parse(f"vmstat.pgfault/s lower{own}")
     found = report_of(replace(NOTHING, metric=metric, margin=margin), margin=given)
     facts = dict(found.facts())
-    assert facts[f"margin {margin:g} %"].startswith(f"{said}; to show it, ")
+    assert facts[f"margin {margin:g} %"].startswith(
+        f"{said}; to show that the treatment is no worse, "
+    )
 
 
 def test_an_effect_within_the_floor() -> None:
@@ -811,7 +851,10 @@ def test_a_short_aa_phase(aa: int, metrics: int, noted: int) -> None:
     found = report_of(*[BETTER, SHOWN][:metrics])
     found.header["aa_pairs"] = aa
     notes = [note for note in found.notes() if "A/A pairs" in note]
-    text = f"{aa} A/A pairs are too few to show that equal arms differ; it takes {noted}"
+    text = (
+        f"{aa} A/A pairs (with equal arms) are too few to show that equal arms differ; it "
+        f"takes {noted}"
+    )
     assert notes == [text] * bool(noted)
 
 
@@ -826,7 +869,7 @@ def test_a_short_aa_phase(aa: int, metrics: int, noted: int) -> None:
             {"status": "guard", "arm": "treatment"},
             {},
             False,
-            "in the treatment: a; a guard that breaks as",
+            "a guard stopped the run while the treatment was active: a; if it breaks",
         ),
         ({"status": "guard", "arm": "treatment"}, {"treatment": STOCK}, False, "planned end"),
     ],
@@ -848,7 +891,10 @@ def test_harm_is_what_chance_does_not_do(aa: int, harmed: bool) -> None:
     found = Report(recorded(lines))
     assert found.harmed == harmed
     assert found.exit == (8 if harmed else 7)
-    assert found.verdict().startswith("stopped for harm: a guard") == harmed
+    assert (
+        found.verdict().startswith("the run was stopped, as the treatment does harm: a guard")
+        == harmed
+    )
 
 
 def test_both_arms_the_same_and_yet() -> None:

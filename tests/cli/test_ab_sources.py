@@ -280,18 +280,26 @@ def test_what_is_read_at_once(tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("vmstat.nr_fre", "no number 'nr_fre' in ", "did you mean nr_free?"),
-        ("vmstat.zzz", "no number 'zzz' in ", "look into /proc/vmstat"),
+        ("vmstat.nr_fre", "/proc/vmstat has no number 'nr_fre'", "did you mean nr_free?"),
+        ("vmstat.zzz", "/proc/vmstat has no number 'zzz'", "look into /proc/vmstat"),
         ("cgroup:/ab/memory.current", "no cgroup '/ab' in ", "did you mean /a?"),
-        ("cgroup:/zzzzz/memory.current", "no cgroup '/zzzzz' in ", "mmpolicy thp --cgroup /"),
-        ("cgroup:/a/memory.no", "no file 'memory.no' in ", "look into /sys/fs/cgroup/a; its"),
+        (
+            "cgroup:/zzzzz/memory.current",
+            ("no cgroup '/zzzzz' in "),
+            "mmpolicy thp --cgroup /",
+        ),
+        (
+            "cgroup:/a/memory.no",
+            "there is no file 'memory.no' in ",
+            "look into /sys/fs/cgroup/a for",
+        ),
     ],
 )
 def test_what_is_not_there(tree: FakeTree, text: str, said: str, hint: str) -> None:
     tree.make_cgroup("/a")
     tree.put("/proc/vmstat", "nr_free 3")
     told = raised(Reader(tree, [parse_source(text)], {}).read, 0.0)
-    assert told.message.startswith(said)
+    assert said in told.message
     assert told.next_step.startswith(hint)
     assert told.exit_code == Exit.USAGE
 
@@ -336,7 +344,10 @@ def test_what_guards_look_at() -> None:
     assert arms.values(deque(samples)) == [(2, "control"), (9, "treatment")]
     watch = Watch([arms])
     assert watch.look(samples[0]) is None
-    assert watch.look(samples[1]) == ("guard 'arm.p.n/s < 5': it is 9", "treatment")
+    assert watch.look(samples[1]) == (
+        "guard 'arm.p.n/s < 5' is violated: the value is 9",
+        "treatment",
+    )
     assert watch.last == {"arm.p.n/s < 5": 9}
 
 
@@ -510,7 +521,10 @@ def test_too_few_units(tree: FakeTree) -> None:
     scope = scope_of(tree, "/s")
     own, arm = Metric.parse("unit:memory.current"), Metric.parse("arm.anon_order.n")
     assert list(check_units(scope, [own], "cgroup")) == [
-        "1 of 20 units have no 'unit:memory.current', and are left out of it"
+        (
+            "metric 'unit:memory.current': 1 of 20 cgroups do not have this number, and are "
+            "left out of the metric"
+        )
     ]
     assert list(check_units(scope, [arm], "cgroup")) == []
     assert list(check_units(scope, [arm], "process")) == []
@@ -518,14 +532,17 @@ def test_too_few_units(tree: FakeTree) -> None:
         list(check_units(scope, [own], "process"))
     tree.remove("/sys/fs/cgroup/s/19")
     (warning,) = check_units(scope, [own, arm], "cgroup")
-    assert warning.startswith("with 19 units, counters of an arm depend mostly")
+    assert warning.startswith("with only 19 cgroups, a counter of an arm depends mostly")
     assert list(check_units(scope, [own], "cgroup")) == []
     for number in range(1, 19):
         tree.remove(f"/sys/fs/cgroup/s/{number}/memory.current")
     told = raised(lambda: list(check_units(scope, [own], "cgroup")))
-    assert told.message == "1 of 19 units have a number 'unit:memory.current'"
+    assert (
+        told.message
+        == "metric 'unit:memory.current': only 1 of 19 cgroups have this number in the file"
+    )
     told = raised(lambda: list(check_units(scope_of(tree, "/s/0"), [arm], "cgroup")))
-    assert told.message.startswith("1 cgroups with processes at or below /s/0")
+    assert told.message.endswith("at or below /s/0 there are 1")
 
 
 @pytest.mark.parametrize(
@@ -543,14 +560,18 @@ def test_too_few_units(tree: FakeTree) -> None:
          "is a moving average, which includes earlier blocks: take "
          "unit:memory.pressure:some.total/s; only a guard may use the average"),
         ("cgroup:/a/cpu.stat:x", "switchback",
-         "only increases, so its mean says nothing: take cgroup:/a/cpu.stat:x/s"),
+         "is a counter, which only increases, so its mean says nothing: take its rate, "
+         "cgroup:/a/cpu.stat:x/s"),
         ("unit:cpu.stat:x", "split",
-         "only increases, so its mean says nothing: take unit:cpu.stat:x/s"),
+         "is a counter, which only increases, so its mean says nothing: take its rate, "
+         "unit:cpu.stat:x/s"),
         ("unit:memory.current", "switchback",
-         "is a metric of the units of --design split: take cgroup:PATH/FILE:KEY, or split with "
-         "--unit cgroup"),
-        *((each, "split", "is measured on the whole host, where both arms run at once: take "
-           "arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback")
+         "is for --design split, which compares units: take cgroup:PATH/FILE:KEY, or give "
+         "--design split with --unit cgroup"),
+        *((each, "split", (
+            "is measured on the whole host, where --design split runs both arms at once: take "
+            "arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
+        ))
           for each in ("vmstat.pgfault", "cmd:x", "cgroup:/a/memory.current")),
     ],
 )  # fmt: skip
@@ -561,7 +582,7 @@ def test_what_would_not_mean_what_it_seems_to(text: str, design: str, said: str)
         return
     with pytest.raises(click.UsageError) as refused:
         _check_meaning(source, design)
-    assert refused.value.message == f"'{source.text}' {said}"
+    assert refused.value.message == f"metric '{source.text}' {said}"
 
 
 @pytest.mark.parametrize(
@@ -569,9 +590,9 @@ def test_what_would_not_mean_what_it_seems_to(text: str, design: str, said: str)
     [
         ([], 1, 0, ""),
         (["vmstat.nr_a < 8"], 1, 0, ""),
-        (["vmstat.nr_a < 7"], 1, 0, "guard 'vmstat.nr_a < 7': it is 7"),
+        (["vmstat.nr_a < 7"], 1, 0, "guard 'vmstat.nr_a < 7' is violated: the value is 7"),
         (["vmstat.nr_a < 8", "vmstat.a/s < 11"], 6, 2, ""),
-        (["vmstat.a/s < 10"], 2, 3, "guard 'vmstat.a/s < 10': it is 15"),
+        (["vmstat.a/s < 10"], 2, 3, "guard 'vmstat.a/s < 10' is violated: the value is 15"),
         (["arm.p.n/s < 1"], 1, 0, ""),
     ],
 )
@@ -602,7 +623,7 @@ def test_guards_are_looked_at_before_a_run(
     parsed = [Guard.parse(text) for text in guards]
     if said:
         told = raised(first_look, host, parsed)
-        assert told.message == f"{said} before the run; nothing was changed"
+        assert told.message == f"{said}, before the run has begun; nothing was changed"
     else:
         first_look(host, parsed)
     assert host.looks == looks
@@ -685,7 +706,7 @@ def test_blocks_and_rules() -> None:
         "", "size", "anytime",
     ]  # fmt: skip
     fixed = "12 pairs after 8 of A/A, fixed beforehand"
-    assert plain.rule() == f"{fixed}; more if some are lost, at most 48"
+    assert plain.rule() == f"{fixed}; more if some pairs get no value, at most 48"
     assert Length(8, 12, stretches=False).rule() == fixed
     assert [each.most for each in (plain, Length(0, 9, 3.0), Length(0, 9, 0.0, True))] == [48, 9, 9]
     more = "then as many pairs of blocks with 10 and 90 % of the units treated"
@@ -899,9 +920,9 @@ def test_commands_are_run_at_once_and_within_a_time() -> None:
     assert ticks
     assert commands.numbers([]) == []
     assert commands.run("printf 'a\\nb'") == "a\nb"
-    for command, said in (("echo x", "'echo x' does not print a number"),
-                          ("true", "'true' does not print a number"),
-                          ("exit 3", "'exit 3' ended with status 3")):  # fmt: skip
+    for command, said in (("echo x", "the output of the command 'echo x' does not end in a number"),
+                          ("true", "the output of the command 'true' does not end in a number"),
+                          ("exit 3", "the command 'exit 3' ended with status 3")):  # fmt: skip
         with pytest.raises(StoppedError) as stopped:
             commands.numbers([command])
         assert (stopped.value.status, stopped.value.reason) == ("failed", said)
@@ -917,7 +938,10 @@ def test_commands_that_there_are_not() -> None:
         ([], "no-such-thing"),
     ):
         told = raised(check_commands, metrics, at_switch)
-        assert told.message == "no command 'no-such-thing'"
+        assert (
+            told.message
+            == "there is no command 'no-such-thing', which a metric or --at-switch names"
+        )
 
 
 HEADER, SAMPLE, END = '{"kind": "header"}\n', '{"kind": "sample"}\n', '{"kind": "end"}\n'

@@ -36,16 +36,19 @@ from .test_ab_samples import (
 )
 
 AA = Effect("ratio", 8, 0.01, -0.05, 0.07, 0.6, 0.02)
-EVEN = ("2.00 s of a block measured in control, 2.00 s in treatment, 2.00 s planned; "
-        "samples late by 0.00 s at most")  # fmt: skip
-RARE = "events in up to 26 % of the blocks may be in none of these 10"
+EVEN = ("in a block, 2.00 s were measured in control and 2.00 s in treatment, of 2.00 s planned; "
+        "the latest sample came 0.00 s late")  # fmt: skip
+RARE = "events in up to 26 % of the blocks may have occurred in none of these 10"
+MORE = "the more runs there are, the likelier one of them shows an effect by chance"
 
 
 def test_the_facts_of_a_run() -> None:
     facts = report_of(BETTER).facts()
     assert facts == [
         ("control", "stock"), ("treatment", "anon_order=fixed"),
-        ("design", "switchback, blocks of 3 s, 1 s of them wash-out, seed 1"),
+        ("design", (
+            "switchback, blocks of 3 s, the first 1 s of each not measured (wash-out), seed 1"
+        )),
         ("rule", "a rule"), ("balance", EVEN),
         ("carry-over", "not tested: too few pairs or samples"), ("not seen", RARE),
         ("guards", "none"), ("to find 5 %", "vmstat.pgfault/s: 6 pairs"), ("host", "kernel 6.12"),
@@ -62,8 +65,10 @@ def test_the_facts_of_a_run() -> None:
         ("guards", "a < 1, b < 2"), ("at switch", "x"), ("decisions", "5 in control"),
         ("timed faults", "2 in control"), ("faults missed", "0 in control"),
         ("to find 5 %", "vmstat.pgfault/s: 6 pairs, g: 6 pairs, vmstat.pgfault/s: 6 pairs"),
-        ("margin 3 % and 5 %", "of the mean, chosen after the run; to show it, g: 5 pairs, "
-         "vmstat.pgfault/s: 5 pairs"),
+        ("margin 3 % and 5 %", (
+            "on the mean, chosen after the run; to show that the treatment is no worse, g: 5 "
+            "pairs, vmstat.pgfault/s: 5 pairs"
+        )),
         ("experiment", "e"), ("host", "kernel 6.12, cpus 4, rack r1"),
     ]  # fmt: skip
     assert dict(report_of(replace(BETTER, pairs=[])).facts())["not seen"] == "anything"
@@ -82,7 +87,7 @@ def test_neighbours_are_a_fact() -> None:
     assert plain.text().startswith("m of untreated units is +0.1 (+0.05 .. +0.2) where 90")
     assert [each.found for each in (*found.neighbours, plain)] == [True, False]
     assert found.neighbours[0].doubt() == (
-        f"untreated units change, too: {said}; use --design switchback"
+        f"the treatment also acts on untreated units: {said}; use --design switchback"
     )
     ends = {"estimate": 0.1, "low": 0.05, "high": 0.2}
     about = {"metric": "m", "percent": [10, 90]}
@@ -120,8 +125,8 @@ def test_what_split_does_not_see() -> None:
     texts = ["unit:memory.current", "a=arm.p.n", "arm.units"]
     metrics = [Metric.parse(text) for text in texts]
     common, blind = unseen_by_split(metrics)
-    assert common.startswith("a split run shows what a unit's own memory costs it, not effects on")
-    assert blind.startswith("a, arm.units: what a unit keeps from the block before makes the eff")
+    assert common.startswith("--design split compares units (processes or cgroups) side by side")
+    assert blind.startswith("a, arm.units: memory that a unit keeps from the block before")
     assert [*unseen_by_split(metrics[:1])] == [common]
 
 
@@ -162,8 +167,8 @@ def test_the_length_is_by_the_noise_of_equal_arms(
         ([Carry()], "switchback", "not tested: too few pairs or samples"),
         ([Carry(), Carry(True)], "switchback", "not seen"),
         ([Carry(True, 0.5, 0.001), Carry()], "switchback", "m0"),
-        ([Carry(), Carry(True)], "split", "not seen; what is left from block to block shows in"),
-        ([Carry(True, 0.5, 0.001), Carry()], "split", "m0; what is left from block to block"),
+        ([Carry(), Carry(True)], "split", "not seen; only metrics of unit: show carry-over from"),
+        ([Carry(True, 0.5, 0.001), Carry()], "split", "m0; only metrics of unit: show carry-over"),
     ],
 )
 def test_where_carry_over_was_looked_for(rows: list[Carry], design: str, said: str) -> None:
@@ -203,9 +208,9 @@ def test_a_report_in_lines() -> None:
     assert lines[: len(facts) + 1] == [f"{name:12}"[: max(len(name), 11)].ljust(11) + f"  {value}"
                                        for name, value in facts] + [""]  # fmt: skip
     assert lines[len(facts) + 1].split("  ")[0] == "METRIC"
-    note = "run 2 with these arms within a week, here: the more runs, the likelier one of them"
+    note = "this is run 2 with these arms within a week on this host"
     assert lines[len(facts) + 3 :] == [
-        "", f"vmstat.pgfault/s: {BETTER.verdict()}", f"note: {note} finds something by chance", "",
+        "", f"vmstat.pgfault/s: {BETTER.verdict()}", f"note: {note}: {MORE}", "",
         f"verdict: {found.verdict()}",
     ]  # fmt: skip
     doubted = report_of(BETTER, doubts=("this", "that")).lines()
@@ -289,21 +294,28 @@ def test_a_metric_for_programs() -> None:
 def test_what_is_not_clear_in_words() -> None:
     smallest = f"{100 * expm1(least(0.1, 10, 3)):.3g} %"
     words = (
-        f"anything between -10 % and +10 % is possible; a run like this finds {smallest} or more"
+        "any effect between -10 % and +10 % is possible; a run like this shows an effect of "
+        f"{smallest} or more"
     )
     unclear = result(0.01, log(0.9), log(1.1), 0.2, metrics=3)
     assert unclear.verdict() == f"inconclusive: {words}"
-    alone = "found alone (p = 0.04), not after correction for 3 metrics; taken alone, "
+    alone = (
+        "there is an effect if this metric is taken alone (p = 0.04), not after correction for "
+        "3 metrics; taken alone, "
+    )
     for p, said in ((0.04, alone), (0.05, "")):
         found = result(0.01, log(0.9), log(1.1), p, metrics=3, corrected=0.2)
         assert found.verdict() == f"inconclusive: {said}{words}"
     judged = replace(unclear, margin=5.0, pairs=spread(*[0.0] * 10))
-    assert judged.verdict() == ("no difference in any pair; no worse than 5 %: shown (p = 0.00098)")
+    assert judged.verdict() == (
+        "no difference between the arms in any pair; no worse than 5 %: shown (p = 0.00098)"
+    )
     unsaid = replace(unclear, margin=5.0, metric=UNSAID)
     assert unsaid.verdict() == unclear.verdict()
     nothing = MetricResult(FAULTS, [], [], None, None, 1, 12, margin=5.0)
     assert nothing.verdict() == (
-        "no verdict: 0 pairs, it takes at least 2; no worse than 5 %: not shown"
+        "no verdict: 0 pairs have a value in both blocks, and a verdict takes at least 2; "
+        "no worse than 5 %: not shown"
     )
 
 
@@ -401,7 +413,7 @@ def test_a_margin_is_of_the_mean() -> None:
     assert row.margin_p is not None and row.margin_p < 0.05
     assert not row.no_worse
     assert "no worse than 15 %: not shown (p = " in row.verdict()
-    assert row.verdict().endswith("the arms vary differently, and the means may be farther apart)")
+    assert row.verdict().endswith("differently, so their means may be farther apart than that)")
     higher = replace(row, pairs=[(after, before) for before, after in pairs])
     assert replace(higher, effect=analyse(higher.pairs, 1), margin=40.0).no_worse
 
@@ -472,12 +484,14 @@ def test_doubts_of_a_metric() -> None:
     few = told(replace(BETTER, pairs=[(10.0, 9.0)] * 9 + [(10.0, 19.0)]), spread_p=(0.01, 0.9),
                totals=(-0.1, -0.2, 0.0))  # fmt: skip
     assert [*found._doubts_of(few)] == [("totals",
-        "vmstat.pgfault/s: a few blocks outweigh the others: -9.52 % by pairs, -9.52 % by totals "
-        "(-18.1 % .. +0 %); the largest block has 1.9 times the mean in treatment, 1 times in "
-        "control", "vmstat.pgfault/s")
+        (
+            "vmstat.pgfault/s: a few large blocks outweigh the others: the effect is -9.52 % "
+            "by pairs, and -9.52 % by totals (-18.1 % .. +0 %); the largest block has 1.9 "
+            "times the mean in treatment, 1 times in control"
+        ), "vmstat.pgfault/s")
     ]  # fmt: skip
     lost = replace(BETTER, planned=40, lost={"control": 20, "treatment": 13})
-    missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; its value is missing or not a "
+    missing = ("vmstat.pgfault/s has a value in 10 of 40 pairs; the value is missing or not a "
                "number in 20 blocks of control, 13 blocks of treatment")  # fmt: skip
     assert [*found._doubts_of(lost)] == [("", missing, "vmstat.pgfault/s")]
     assert [*found._doubts_of(replace(lost, planned=10))] == []
@@ -486,7 +500,10 @@ def test_doubts_of_a_metric() -> None:
     assert [*found._doubts_of(gone)] == [
         (
             "",
-            "u: units ended within their blocks, more in one arm: 0 in control, 6 in treatment",
+            (
+                "u: more units ended within their blocks in one arm than in the other: 0 in "
+                "control, 6 in treatment"
+            ),
             "u",
         )
     ]
@@ -497,15 +514,16 @@ def test_doubts_of_a_metric() -> None:
 
 
 @pytest.mark.parametrize(("against", "said"), [
-    (2, "lost pairs that are counted as results against the others: 2"), (0, "both arms have "
-                                                                             "lost as many"),
+    (2, (
+        "2 of the pairs without a value are counted as results against the others"
+    )), (0, "each arm has lost as many"),
 ])  # fmt: skip
 def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
     lost = {"control": 1, "treatment": 1}
     found = report_of(replace(BETTER, planned=11, lost=lost, against=against))
     (note,) = found.notes()
     assert note == (
-        "vmstat.pgfault/s has a value in 10 of 11 pairs; its value is missing or not a number in "
+        "vmstat.pgfault/s has a value in 10 of 11 pairs; the value is missing or not a number in "
         f"1 blocks of control, 1 blocks of treatment; {said}"
     )
     assert [*report_of(replace(BETTER, planned=40, lost=lost)).notes()] == []
@@ -520,15 +538,17 @@ def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
         (replace(BETTER, aa_corrected=0.01), {}, {}, []),
         (BETTER, {"rare": 26.0}, {}, []),  # 3 in 10 would be seen by 10 pairs, 2.5 by 11
         (BETTER, {"rare": 25.0}, {},
-         [f"too few blocks to rely on: {RARE}; --detect-rare 25 takes 11 pairs"]),
+         [f"there are too few blocks for --detect-rare: {RARE}; --detect-rare 25 takes 11 pairs"]),
         (replace(BETTER, metric=Metric.parse("a=psi.cpu.some.avg10")), {}, {},
-         ["a moving average includes earlier blocks: a; take the total, such as "
-          "psi.memory.full.total/s"]),
+         [(
+             "metrics with a moving average, which includes earlier blocks: a; take the total "
+             "instead, such as psi.memory.full.total/s"
+         )]),
         (BETTER, {}, {"status": "lost", "reason": "x"},
          ["the run did not go to its planned end: lost, x"]),
         (BETTER, {"length": "anytime"}, {"status": "lost", "reason": "x"}, []),
         (BETTER, {}, None,
-         ["the run did not go to its planned end: killed, the file has no last record"]),
+         ["the run did not go to its planned end: killed, its file has no last record"]),
     ],
 )  # fmt: skip
 def test_doubts_of_a_run(
@@ -548,7 +568,7 @@ def test_notes_of_a_metric() -> None:
         return [*report_of(row).notes()]
 
     within = (
-        "the effect is within the A/A floor of ±10.5 %: equal arms may be so far apart in a run"
+        "the effect is within the A/A floor of ±10.5 %, by which equal arms may differ in a run"
     )
     assert notes(told(replace(BETTER), noise=0.1 + 1e-9)) == [
         f"vmstat.pgfault/s: {within} of this length; repeat the run"
@@ -556,24 +576,34 @@ def test_notes_of_a_metric() -> None:
     assert notes(told(replace(BETTER), noise=0.1)) == []
     assert notes(told(replace(BETTER, corrected=0.05), noise=0.2)) == []
     carried = replace(BETTER, carry=Carry(True, 0.5, 0.001, -0.1, -0.2, 0.002))
-    what = ("What the other arm left behind still acts, so the effect is underestimated and the "
-            "interval may miss it; take longer blocks and wash-out, or --at-switch")  # fmt: skip
+    what = (
+        "The effect is underestimated, as memory that the other arm has left behind still "
+        "acts, and the interval may miss it; take longer blocks and a longer --washout, or "
+        "--at-switch"
+    )  # fmt: skip
     assert notes(carried) == [
-        "carry-over of vmstat.pgfault/s: 50 % of the effect was still there in the next block "
-        f"(p = 0.001). {what}",
-        "carry-over of vmstat.pgfault/s: -9.52 % in the first half of the blocks, -18.1 % in the "
-        f"second (p = 0.002). {what}",
+        (
+            "carry-over of vmstat.pgfault/s: 50 % of the effect was still there in the next "
+            f"block, which had the other arm (p = 0.001). {what}"
+        ),
+        (
+            "carry-over of vmstat.pgfault/s: the effect was -9.52 % in the first half of the "
+            f"blocks, -18.1 % in the second (p = 0.002). {what}"
+        ),
     ]
     cut = report_of(BETTER, length="anytime")
     assert [*cut.notes()] == []
     cut.recording.end["status"] = "interrupted"
     assert [*cut.notes()] == [
-        "the run was interrupted; its result up to then is valid, by its rule"
+        (
+            "the run was interrupted; its result up to then is valid, as --stop anytime "
+            "permits to end at any time"
+        )
     ]
     late = report_of(BETTER)
     late.balance = replace(late.balance, control=2.5, late=0.5)
     assert [*late.notes()] == [
-        f"the plan was not kept: {late.balance.text()}; take longer intervals"
+        f"blocks took longer than planned: {late.balance.text()}; take longer intervals"
     ]
     late.rows = []
     assert late._unseen() == "anything"

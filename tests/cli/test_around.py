@@ -50,7 +50,7 @@ def test_waste(run: Run, host: FakeTree) -> None:
     make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
     (line,) = said(run)
     assert line.startswith("/system.slice/redis.service: 240 MiB (+- ")
-    assert "of its 256 MiB are the empty part of large folios" in line
+    assert "of the 256 MiB of private memory are empty parts of large folios" in line
     assert (
         "; do: mmpolicy trim --unit redis.service; price: the program loses these huge pages"
         in line
@@ -97,8 +97,11 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
     """If the kernel's own sizes suffice, it says so, and prints the lines."""
     busy(host, clock)
     (line,) = said(run)
-    start = "web: 2000 page faults a second, at most 20 % of a CPU to gain (mmpolicy calibrate"
-    assert line.startswith(start) and "; the kernel's own sizes will do" in line
+    start = (
+        "web: 2000 page faults a second, for which larger folios save at most 20 % of a CPU "
+        "(mmpolicy calibrate"
+    )
+    assert line.startswith(start) and "; the kernel's own folio sizes can do this" in line
     paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)]
     assert f"do: {' && '.join(f'echo always >{path}' for path in paths)};" in line
     assert "0 to 5 % more memory, gcc 15 %" in line
@@ -138,9 +141,11 @@ def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
         clock.steps = [lambda: None, partial(count, host, 11, "web", 2048, faults * 2, 200)]
         count(host, 11, "web", 2048)
         first, *others = said(run)
-        figure = f"web: {faults / 5:.0f} page faults a second, at most "
+        figure = (
+            f"web: {faults / 5:.0f} page faults a second, for which larger folios save at most "
+        )
         assert first.startswith(figure if told else "nothing to do: ")
-        assert told or others == [f"not worth it: {figure}0.99 % of a CPU to gain"]
+        assert told or others == [f"not worth it: {figure}0.99 % of a CPU"]
 
 
 def test_sizes_for_one_service_alone(run: Run, host: FakeTree, clock: Clock) -> None:
@@ -150,22 +155,29 @@ def test_sizes_for_one_service_alone(run: Run, host: FakeTree, clock: Clock) -> 
     busy(host, clock)
     first, second = said(run)
     assert "trim" in first
-    assert "sysfs would give larger folios to /system.slice/redis.service too" in second
+    assert (
+        "the settings in sysfs would give larger folios to /system.slice/redis.service, too, "
+        "which waste memory in them"
+    ) in second
 
 
 def test_who_forbids_them(run: Run, host: FakeTree, clock: Clock) -> None:
     make_sparse(host, 12, "ruby", 2048, 1, "/ruby.service", forbids=True)
     clock.steps = [lambda: count(host, 12, "ruby", 2048, 90_000, 400), lambda: None]
     (line,) = said(run)
-    assert line.startswith("ruby: 9000 page faults a second, at most 40 % of a CPU to gain")
-    assert "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)" in line
-    assert "; next: find who calls prctl()" in line
+    assert line.startswith(
+        "ruby: 9000 page faults a second, for which larger folios save at most 40 % of a CPU"
+    )
+    assert (
+        "as the process has forbidden large folios for all of its memory (prctl PR_SET_THP_DISABLE)"
+    ) in line
+    assert "; next: find out what calls prctl()" in line
 
 
 def test_compaction(run: Run, host: FakeTree, clock: Clock) -> None:
     clock.steps = [lambda: host.put("/proc/vmstat", "pgfault 1\ncompact_stall 1005"), lambda: None]
     (line,) = said(run)
-    assert line.startswith("host: 100 times a second a program compacts memory itself")
+    assert line.startswith("host: programs have to compact memory themselves 100 times a second")
     assert f"do: echo defer >{THP}/defrag" in line
 
 
@@ -176,7 +188,9 @@ def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
     tree.put(f"{COUNTERS}/anon_order/stats", f"{counters}shadow_allocated_order_4 60")
     clock.steps = [lambda: None] * 9
     (line,) = said(run)
-    assert line.startswith("profile default: its shadow says: of 900 faults it would have avoided")
+    assert line.startswith(
+        "profile default: the shadow policy of this profile counts: of 900 page faults"
+    )
     assert "do: mmpolicy set anon_order adaptive --profile default" in line
     before = read_named(tree)
     run("recommend", *MODEL)

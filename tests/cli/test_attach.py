@@ -7,7 +7,7 @@ import pytest
 
 from .fakes import CONTROL, Clock, FakeTree, Run
 
-BUSY = "held up by 412 dd"
+BUSY = "delayed by 412 dd"
 COMMANDS = {
     "attaching": ("set", "anon_order", "fixed"),
     "detaching": ("reset",),
@@ -32,7 +32,10 @@ def test_it_waits_until_the_kernel_is_done(
     clock.steps[4] = lambda: setattr(slow, "under_way", "")
     assert run(*COMMANDS[state]).err == ""
     slow.under_way, clock.steps[40] = state, lambda: setattr(slow, "under_way", "")
-    assert run(*COMMANDS[state]).err == f"waiting for the kernel: {state}, {BUSY}\n"
+    assert (
+        run(*COMMANDS[state]).err
+        == f"waiting until the kernel has patched its functions: {state}, {BUSY}\n"
+    )
 
 
 @pytest.mark.parametrize("state", COMMANDS)
@@ -41,7 +44,10 @@ def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state
     no failure.
     """
     slow.under_way = state
-    note = f"note: {state}, {BUSY}; mmpolicy status shows when it is done"
+    note = (
+        f"note: the hooks in the kernel are {state}, {BUSY}; mmpolicy status shows when this "
+        "is done"
+    )
     result = run(*COMMANDS[state], "--no-wait")
     assert (result.code, result.err.strip(), clock.now) == (0, note, 0)
     result = run(*COMMANDS[state])
@@ -55,9 +61,9 @@ def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
     slow.put(f"{CONTROL}/point_error", reason)
     assert (
         run("set", "anon_order", "fixed").err
-        == f"warning: the kernel has set it back to stock: {reason}\n"
+        == f"warning: the module has set the policy back to stock: {reason}\n"
     )
-    assert f"the kernel has set it back to stock: {reason}" in run("status").out
+    assert f"the module has set a policy back to stock by itself: {reason}" in run("status").out
 
 
 def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
@@ -65,7 +71,7 @@ def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
     slow.under_way = "detaching"
     assert run("status").out.splitlines()[0] == f"state: detaching, {BUSY}"
     slow.put(f"{CONTROL}/blockers", "\n".join(f"{n} dd" for n in range(9)))
-    told = "state: detaching, held up by 0 dd, 1 dd, 2 dd, 3 dd, 4 dd and 4 more"
+    told = "state: detaching, delayed by 0 dd, 1 dd, 2 dd, 3 dd, 4 dd and 4 more"
     assert run("status").out.splitlines()[0] == told
     assert run("status", "--json").json["blockers"][8] == "8 dd"
     slow.remove(f"{CONTROL}/blockers")
@@ -78,7 +84,10 @@ def test_unload_while_a_task_holds_it_up(run: Run, slow: FakeTree) -> None:
     slow.under_way = "detaching"
     result = run("unload")
     assert result.code == 5
-    assert f"the module stays loaded, all is stock: detaching, {BUSY}" in result.err
-    assert "next: mmpolicy status shows when it is done, then mmpolicy unload" in result.err
+    assert (
+        "the module could not be unloaded yet; all policies are at stock, and the hooks "
+        f"are detaching, {BUSY}"
+    ) in result.err
+    assert "next: mmpolicy status shows when the hooks are gone; then mmpolicy unload" in result.err
     slow.under_way = ""
     assert run("unload").out == "mmpolicy: unloaded, the kernel is stock again\n"

@@ -244,8 +244,10 @@ def test_a_later_run_that_fails_loses_no_round(
     assert result.code == 1
     assert f"mmpolicy: {place}" in result.err and "status 3: no luck" in result.err
     assert len((tmp_path / "runs").read_text()) == failing  # it ended there
-    assert (f"means of {rounds} runs each" in result.out) == bool(rounds)
-    assert (f"; {rounds} complete rounds before it: see above" in result.err) == bool(rounds)
+    assert (f"means of {rounds} runs of each arm" in result.out) == bool(rounds)
+    assert ((f"; {rounds} complete rounds before the failure, see above") in result.err) == bool(
+        rounds
+    )
     assert out.exists() == bool(rounds)
     if rounds:
         kept = json.loads(out.read_text())
@@ -263,7 +265,10 @@ def test_a_signal_loses_no_round(
     monkeypatch.setattr(verb, "progress_line", stop)
     result = run("bench", *counting(tmp_path / "runs"))
     assert result.code == 128 + signal.SIGINT
-    assert "means of 2 runs each" in result.out and "interrupted by SIGINT" in result.err
+    assert (
+        "means of 2 runs of each arm" in result.out
+        and ("the command was interrupted by SIGINT") in result.err
+    )
 
 
 @pytest.mark.parametrize("option", ["--out", "--html", "--plot"])
@@ -284,7 +289,7 @@ def test_a_full_disk_hides_nothing(run: Run, eats: list[str], tmp_path: Path, op
     words = ["--runs", "2", option, "/dev/full", "--plot", str(tmp_path / "a.svg")]
     result = run("bench", *words, *counting(tmp_path / "runs"))
     assert result.code == 1 and "cannot write /dev/full: ENOSPC" in result.err
-    assert "means of 2 runs each" in result.out
+    assert "means of 2 runs of each arm" in result.out
     assert "<svg" in (tmp_path / "a.svg").read_text()
 
 
@@ -409,7 +414,7 @@ def test_without_root(
     none = run("bench", "--arm", "no-thp", "--runs", "1", "--", *status[1:4], "1")
     assert none.code == 1 and "status 1" in none.err
     refused = run("bench", "--arm", LARGE, *eats)
-    assert refused.code == 4 and "run it as root" in refused.err
+    assert refused.code == 4 and "run the command as root" in refused.err
 
 
 def test_a_server_with_a_load(run: Run, tree: FakeTree, eats: list[str], tmp_path: Path) -> None:
@@ -543,13 +548,15 @@ def test_what_is_not_known_closely_is_told() -> None:
     runs = runs_of(np.random.default_rng(6), MOST, 0.0, 0.05)
     length = known_within(runs, 0.1)
     assert length.rounds == MOST
-    known = f"cpu is known to {length.reached:.1f} %"
+    known = f"the ratio of cpu is known to +- {length.reached:.1f} %"
     assert length.progress(MOST) == f"round 400 of 400, {known}"
     assert length.progress(90) == f"round 90 of at most 400, {known}"
     last = Length(MOST, within=0.1, look=MOST)
     last.stop(runs, (OFF, ON))
     assert length.reached == last.reached
-    assert length.note().startswith(f"after 400 rounds, {known}, not to 0.1 %: choose a quieter")
+    assert length.note().startswith(
+        f"after 400 rounds, {known}, and not to +- 0.1 % as --precision asks: choose a quieter"
+    )
 
 
 def test_what_it_is_to_find_is_found() -> None:
@@ -580,7 +587,7 @@ def test_a_change_too_small_to_find_is_told() -> None:
     length = Length(PILOT, 0.1)
     length.settle(runs_of(np.random.default_rng(4), PILOT, 0.0, 0.02), (OFF, ON))
     assert length.rounds == MOST < length.needed
-    assert f"{length.needed} rounds would find 0.1 % of cpu" in length.note()
+    assert f"{length.needed} rounds would find a change of 0.1 % in cpu" in length.note()
     assert length.progress(8) == "round 8 of about 400"
     assert length.progress(400) == "round 400 of 400"
     length.detect = 50

@@ -126,7 +126,9 @@ def test_an_arm_that_is_known_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken[0] == taken[2] == len(numbers) > 50 > taken[1] >= 8
     assert all("calm" in each for each in bench.runs[: taken[1]])
     found = Found(arms, bench.runs, "cpu", 1, by_median=True)
-    assert f"means of {taken[1]} to {taken[0]} runs each; medians" in "\n".join(found.lines())
+    assert (f"means of {taken[1]} to {taken[0]} runs of each arm; medians") in "\n".join(
+        found.lines()
+    )
     first, calm, wild = found.data()["arms"]
     assert [arm["rounds"] for arm in (first, calm, wild)] == taken
     assert len(calm["runs"]) == taken[1]
@@ -140,8 +142,8 @@ def test_an_arm_that_is_known_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_rounds_than_there_may_be_are_told() -> None:
     assert Length(1, 2.5, "wall", 400).note() == ""
     assert Length(1, 2.5, "wall", 401).note() == (
-        "401 rounds would find 2.5 % of wall, and there were 400: "
-        "choose a quieter time, one CPU (taskset -c 0) or a longer program"
+        "401 rounds would find a change of 2.5 % in wall, but the limit is 400 rounds: "
+        "bench at a quieter time, on one CPU (taskset -c 0), or with a longer program"
     )
     assert (Length(5).detect, Length(5).metric, Length(5).needed) == (0, "cpu", 0)
 
@@ -178,7 +180,7 @@ def test_a_server_has_so_long_to_be_ready(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "out").write_text("")
     look = ["tick", ("is_over", 7)]
     error = raised(found._until_ready, 7, tmp_path / "out")
-    assert error.message == "'serve': not ready in 5 s"
+    assert error.message == "'serve': --ready did not succeed within 5 s"
     assert told == [*look, 0.1, *look, 0.1, *look, 0.1, *look]
     assert programs.Work(["load"]).limit_s == 600
 
@@ -245,7 +247,7 @@ def test_what_a_program_said_last_is_told(tmp_path: Path) -> None:
     with programs.Programs(programs.Work(["true"]), lambda: None) as runner:
         answer = {"status": 3, "outlived": []}
         error = raised(runner._checked, answer, "prog", tmp_path / "out")
-    assert error.message == "'prog': ended with status 3: " + "x" * 500
+    assert error.message == "'prog': the program ended with status 3: " + "x" * 500
 
 
 def test_the_starter_answers_until_whoever_asks_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,11 +347,11 @@ def test_what_a_bench_changes(tree: FakeTree) -> None:
             arms.set_up()
             assert (Profile("bench-7") in read_state(tree)) != changes
             assert (Profile("bench-0") in read_state(tree)) == guarded
-            arms.knobs.tell("it was killed")
+            arms.knobs.tell("the program was killed")
         finally:
             arms.restore()
         assert read_state(tree) == before
-        assert told.pop() == "it was killed"
+        assert told.pop() == "the program was killed"
 
 
 def test_the_end_of_a_killed_bench_is_told_whatever_happens(
@@ -361,8 +363,8 @@ def test_the_end_of_a_killed_bench_is_told_whatever_happens(
         raise Error("no", 1, "")
 
     monkeypatch.setattr("mmpolicy.bench.arms.drop_profiles", fail)
-    Arms(tree, read_knobs(tree), [Arm("a")], told.append).knobs.tell("it was killed")
-    assert told == ["it was killed"]
+    Arms(tree, read_knobs(tree), [Arm("a")], told.append).knobs.tell("the program was killed")
+    assert told == ["the program was killed"]
 
 
 def test_a_policy_needs_the_module(tree: FakeTree) -> None:
@@ -377,7 +379,10 @@ def test_a_setting_of_the_whole_host_is_none_of_one_command(tree: FakeTree) -> N
         error = raised(arms.set_up)
     finally:
         arms.restore()
-    assert error.message == "bulk/policy is a setting of the whole host, not of one command"
+    assert error.message == (
+        "bulk/policy is a setting of the whole host, and an arm of bench may only set "
+        "those of its command"
+    )
 
 
 # Cost of a fault

@@ -61,7 +61,7 @@ def rounds(*values: tuple[float, ...], names: tuple[str, ...] = ("cpu",)) -> lis
         (
             [(100.0, 90.0)] * 5,
             False,
-            "on: 5 rounds are too few to show a difference, take 6 or more",
+            "on: 5 rounds are too few to show a difference; give --runs 6 or more",
         ),
         ([(100.0, 90.0), (90.0, 100.0)] * 4, False, "on: no difference in CPU was found (p = 1)"),
         ([(-1.0, 2.0)] * 6, True, "on: CPU differs by 3 (p = 0.031)"),
@@ -79,7 +79,9 @@ def test_p_is_corrected_for_the_arms() -> None:
     found = Found((OFF, ON, AGAIN), rounds(*values), "cpu", 1)
     assert found.corrected == {"on": 2 * 2 / 2**6, "again": 1}
     assert not found.found(ON)
-    assert found.sentence(ON) == "on: 6 rounds are too few to show a difference, take 7 or more"
+    assert (
+        found.sentence(ON) == "on: 6 rounds are too few to show a difference; give --runs 7 or more"
+    )
     assert Found((OFF, ON, AGAIN), rounds(*values, values[0]), "cpu", 1).found(ON)
     assert Found((OFF,), rounds((1.0,)), "cpu", 1).corrected == {}
 
@@ -389,7 +391,7 @@ def test_programs_that_there_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyP
     waited: list[tuple[int, int]] = []
     with monkeypatch.context() as patch:
         patch.setattr(os, "waitpid", lambda *words: waited.append(words))
-        assert starter.go(pid, True) == {"error": "it was killed"}
+        assert starter.go(pid, True) == {"error": "the program was killed"}
     assert waited == [(pid, 0)]
     os.waitpid(pid, 0)
     starter.counters.clear()
@@ -416,7 +418,7 @@ def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
     checked = Programs(Work(["p"]), lambda: None)._checked
     output.write_text(" x" * 400 + "END \n")
     told = raised(checked, {"status": 3, "outlived": []}, "prog", output)
-    assert told.message.startswith("'prog': ended with status 3: ")
+    assert told.message.startswith("'prog': the program ended with status 3: ")
     assert told.message.endswith("END")
     assert len(told.message) < 500 + 40
     output.write_text("")

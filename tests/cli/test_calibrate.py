@@ -87,7 +87,10 @@ def test_it_ends_where_others_set_a_size(
     monkeypatch.setattr(verb, "_tell", lambda _seconds: tree.put(size, "[always] madvise never"))
     result = run("calibrate")
     assert result.code == 1
-    text = "another program has changed transparent_hugepage/hugepages-64kB/enabled=always"
+    text = (
+        "another program has changed a knob of the experiment: "
+        "transparent_hugepage/hugepages-64kB/enabled=always"
+    )
     assert result.err.splitlines()[-2:] == [f"mmpolicy: {text}", "next: give the command again"]
     assert read_knobs(tree) == before | {size: "always"}
     assert not tree.exists(FILE)
@@ -178,7 +181,7 @@ def test_a_shadow_tells_of_time() -> None:
     counters = {"shadow_requested_order_4": 160, "shadow_allocated_order_4": 10}
     shadow = shadow_of(counters)
     assert shadow and "CPU time" not in shadow.text()
-    assert "about 78 to 81 % of the CPU time of these faults" in shadow.text(Calibration(COSTS))
+    assert "about 78 to 81 % of the CPU time of all these faults" in shadow.text(Calibration(COSTS))
     (least, _), (most, _) = shadow.saved(Calibration(COSTS))
     assert least == pytest.approx((150 * 1900 - 10 * (6600 - 1900)) / 1e9)
     assert most == pytest.approx((150 * 2100 - 10 * (6400 - 2100)) / 1e9)
@@ -189,7 +192,7 @@ def test_stats_tell_of_it(run: Run, tree: FakeTree) -> None:
     tree.put(path, "shadow_requested_order_4 160\nshadow_allocated_order_4 10\n")
     assert "CPU time" not in run("stats").out
     keep(tree)
-    assert "about 78 to 81 % of the CPU time of these faults" in run("stats").out
+    assert "about 78 to 81 % of the CPU time of all these faults" in run("stats").out
 
 
 # All CPUs at once
@@ -220,10 +223,14 @@ NOTHING_PAYS = host_of({1: [10_000, 10_500, 11_000, 12_000, 12_000, 13_000],
 @pytest.mark.parametrize(
     ("rows", "told"),
     [
-        (SIXTEEN, "more than single pages cost 16 kB where 16 CPUs fault at once: take 32 kB, "
-                  "64 kB, 128 kB, 2048 kB"),
-        (SMALL_PAYS, "each size costs less than single pages, on 1 to 4 CPUs at once"),
-        (NOTHING_PAYS, "no size costs less than single pages on 1 to 2 CPUs: leave them off"),
+        (SIXTEEN, (
+            "these sizes cost more than single pages: 16 kB where 16 CPUs fault at once; turn "
+            "on only 32 kB, 64 kB, 128 kB, 2048 kB"
+        )),
+        (SMALL_PAYS, "each folio size costs less than single pages, on 1 to 4 CPUs at once"),
+        (NOTHING_PAYS, (
+            "no folio size costs less than single pages on 1 to 2 CPUs: leave all sizes off"
+        )),
     ],
 )  # fmt: skip
 def test_which_sizes_pay_on_all_cpus(rows: list[Together], told: str) -> None:
@@ -331,10 +338,10 @@ def test_all_cpus_is_refused(
         assert text in result.err
 
     monkeypatch.setattr(verb, "crew_of", None)  # would fail
-    refused(2, "there is no terminal to ask on: give --yes")
+    refused(2, "the command asks before it begins, and there is no terminal: give --yes")
     assert "takes all" in run("calibrate", "--all-cpus").err
     idle.put("/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 65536 kB\n")
-    refused(5, "64 MiB of memory are available, of the needed ", "--yes")
+    refused(5, "only 64 MiB of memory are available, and --all-cpus needs ", "--yes")
     clock.steps[:] = [lambda: idle.put("/proc/stat", "cpu  30 0 16 1074 0 0 0 0")]
     refused(5, "other processes use 26 % of the CPUs, more than 25 %", "--yes")
     assert run("calibrate", "--yes").code == 2

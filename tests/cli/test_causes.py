@@ -15,14 +15,14 @@ from .test_explain import make_traced
 SERVICE = "/system.slice/app.service"
 MIB = 40  # small enough that smaps may be read
 CAUSES = {
-    "prctl": "forbidden to all of it (prctl PR_SET_THP_DISABLE)",
+    "prctl": "forbidden large folios for all of its memory (prctl PR_SET_THP_DISABLE)",
     "MemoryTHP=disable": "cause: MemoryTHP=disable of app.service",
     "MemoryTHP=madvise": "cause: MemoryTHP=madvise of app.service",
     "MADV_NOHUGEPAGE": "refuses large folios there (MADV_NOHUGEPAGE)",
     "userfaultfd": "as a userfaultfd serves its faults",
-    "hugetlb": "as it is hugetlb",
-    "shared": "as it is shared memory",
-    "files": "as it is of files",
+    "hugetlb": "as this memory is hugetlb",
+    "shared": "as this is shared memory",
+    "files": "as this memory maps files",
 }
 DECIDES = {
     "prctl": "itself", "MemoryTHP=disable": "itself", "MemoryTHP=madvise": "unit",
@@ -83,7 +83,7 @@ def told(run: Run, folder: Path) -> dict[str, str]:
 def test_each_verb_names_it(run: Run, host: FakeTree, tmp_path: Path, cause: str) -> None:
     make(host, cause)
     for verb, text in told(run, tmp_path).items():
-        lines = [line for line in text.splitlines() if "app (10): no policy" in line]
+        lines = [line for line in text.splitlines() if "app (pid 10): no policy" in line]
         assert lines and CAUSES[cause] in lines[0], f"{verb}:\n{text}"
         assert "remedy: " in lines[0] or "\nnext: " in text
 

@@ -236,8 +236,11 @@ def test_policies_are_bound_in_version_2_alone(
     result = run("bind", "--cgroup", name, "default")
     assert result.code == Exit.LACKING
     if make is empty_version_2:
-        assert "is one of cgroup v1" in result.err
-        assert f"mmpolicy bind --pid N binds each process of {V1}{name}/cgroup.procs" in result.err
+        assert "is in the cgroup v1 hierarchy" in result.err
+        assert (
+            f"mmpolicy bind --pid N binds a single process; {V1}{name}/cgroup.procs lists"
+            in result.err
+        )
 
 
 def test_a_name_in_both_is_bound_in_version_2(host: FakeTree) -> None:
@@ -341,5 +344,7 @@ def test_one_process_that_cannot_be_looked_at(
     assert result.code == 0
     assert [each["pid"] for each in result.json["machines"]] == [20]
     (note,) = [each for each in result.json["notices"] if "could not be read" in each]
-    assert note.startswith("note: 1 processes could not be read: cannot look at /proc/1/")
+    assert note.startswith(
+        "note: 1 processes could not be read, and are missing here: cannot look at /proc/1/"
+    )
     assert huge.machines(host, huge_of).denied[0].errno == 13

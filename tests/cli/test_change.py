@@ -51,7 +51,7 @@ def test_set_json_reports_what_the_kernel_took(run: Run, tree: FakeTree) -> None
     data = run("set", "anon_order", "min_available_percent=17", "--json").json
     change = {"path": path, "before": "5", "asked": "17", "now": "16"}
     assert data == {"version": 1, "command": "set", "dry_run": False, "changes": [change]}
-    assert "(asked for 17)" in run("set", "anon_order", "min_available_percent=17").out
+    assert "(the command asked for 17)" in run("set", "anon_order", "min_available_percent=17").out
 
 
 @pytest.mark.parametrize("value", ["10", "-1", "big"])
@@ -59,7 +59,7 @@ def test_a_refused_knob_tells_its_range(run: Run, tree: FakeTree, value: str) ->
     result = run("set", "anon_order", "fixed", f"max_order={value}")
     assert (
         result.code,
-        "; the range is 0..9 (order: 2^n pages), the default 4" in result.err,
+        "; the range is 0..9 (order: 2^n pages), the default is 4" in result.err,
     ) == (5, True)
     assert result.err.endswith("next: give a number from 0 to 9\n")
     manifest = f"version = 1\n[profiles.default.anon_order.fixed]\nmax_order = '{value}'\n"
@@ -100,7 +100,7 @@ def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
     tree.refusals[f"{POINT}/policy"] = EINVAL
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
     assert result.code == 5
-    assert "the writes before it were undone" in result.err
+    assert "the earlier writes of this command were undone" in result.err
     assert tree.writes[2:] == [
         (f"{POINT}/adaptive/max_order", "4"),
         (f"{POINT}/adaptive/min_folios", "32"),
@@ -147,7 +147,7 @@ def test_a_failed_way_back_is_told(
     tree.refusals[f"{POINT}/policy"] = EBUSY
     result = run("set", "anon_order", "fixed", "max_order=6")
     assert result.code == 5
-    assert "undoing the writes before it failed: cannot write '4'" in result.err
+    assert "undoing the earlier writes of this command failed: cannot write '4'" in result.err
 
 
 def test_a_refusal_takes_back_our_writes_and_no_others(
@@ -164,7 +164,10 @@ def test_a_refusal_takes_back_our_writes_and_no_others(
     monkeypatch.setattr(tree, "store", store)
     tree.refusals[f"{POINT}/policy"] = EINVAL
     result = run("set", "anon_order", "adaptive", "max_order=3", "min_folios=7")
-    assert (result.code, "the writes before it were undone" in result.err) == (5, True)
+    assert (result.code, "the earlier writes of this command were undone" in result.err) == (
+        5,
+        True,
+    )
     assert tree.read(f"{POINT}/min_available_percent") == "77"
     assert tree.read(f"{POINT}/adaptive/min_folios") == "8"  # that program has overwritten it
     assert tree.read(f"{POINT}/adaptive/max_order") == "4"
@@ -238,15 +241,15 @@ def test_no_permission(run: Run, tree: FakeTree) -> None:
         result = run(*verb)
         assert result.code == 4
         assert "EACCES" in result.err
-        assert "next: run it as root" in result.err
+        assert "next: run the command as root" in result.err
 
 
 def test_unknown_names(run: Run, tree: FakeTree) -> None:
     policy = run("set", "anon_order", "adaptiv")
-    assert "no policy of anon_order 'adaptiv'; there is: adaptive, fixed" in policy.err
+    assert "no policy of anon_order 'adaptiv'; choose from: adaptive, fixed" in policy.err
     assert "next: did you mean adaptive?" in policy.err
     knob = run("set", "anon_order", "fixed", "max_ordr=3")
-    assert "there is: max_copy_order, max_order, memory_on_read" in knob.err
+    assert "choose from: max_copy_order, max_order, memory_on_read" in knob.err
     assert "next: did you mean max_order?" in knob.err
     assert (policy.code, knob.code, tree.writes) == (2, 2, [])
 
@@ -254,7 +257,7 @@ def test_unknown_names(run: Run, tree: FakeTree) -> None:
 def test_knob_of_another_policy(run: Run, tree: FakeTree) -> None:
     result = run("set", "anon_order", "min_folios=3")
     assert (result.code, tree.writes) == (2, [])
-    assert "no knob of anon_order/stock, but of adaptive" in result.err
+    assert "not a knob of anon_order/stock, but of adaptive" in result.err
     assert "next: mmpolicy set anon_order adaptive min_folios=VALUE" in result.err
 
 
@@ -283,7 +286,7 @@ def test_a_dry_run_knows_the_bounds(run: Run, tree: FakeTree, value: str) -> Non
     result = run(*words, "--dry-run")
     assert (result.code, result.out, tree.writes) == (5, "", [])
     assert f"the kernel would refuse '{value}' for" in result.err
-    assert "the range is 0..9 (order: 2^n pages), the default 4" in result.err
+    assert "the range is 0..9 (order: 2^n pages), the default is 4" in result.err
     assert run(*words).code == 5  # as the kernel does
     tree.put("/run/wrong.toml", "version = 1\n[profiles.default.anon_order.fixed]\n"
              f"max_order = '{value}'\n")  # fmt: skip

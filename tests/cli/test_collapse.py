@@ -150,10 +150,13 @@ def test_what_it_prints(run: Run, advice: FakeAdvice, log: list[str]) -> None:
     lines = result.out.splitlines()
     assert lines[1].split()[:6] == ["20", "postgres", "19444", "->", "19444", "10.5"]
     assert lines[1].split()[6:] == ["%", "->", "31.6", "%", "4", "0"]
-    assert lines[-2].startswith("left alone: 3.0 MiB not full, 2.0 MiB ")
-    assert lines[-1] == "--min-used 98 would take 2.0 MiB more, and let memory grow by 0.0 MiB"
-    assert "up to 2 ranges of 2 MB; a collapse takes 5.0 ms on this host" in result.err
-    assert "at 3 % of the time all take 0 s or more" in result.err
+    assert lines[-2].startswith("memory left as it was: 3.0 MiB not full, 2.0 MiB ")
+    assert lines[-1] == "--min-used 98 would collapse 2.0 MiB more, and let memory grow by 0.0 MiB"
+    assert "up to 2 ranges of 2 MB; one collapse takes 5.0 ms on this host" in result.err
+    assert (
+        "with 3 % of the time spent on collapses (--cpu), all of them take 0 s or more"
+        in result.err
+    )
     assert log == ["collapse db: 4 MiB in 2 MB pages"]
 
 
@@ -175,7 +178,7 @@ def test_fresh_memory_of_a_virtual_machine_is_told_of(
 def test_a_dry_run_changes_nothing(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
     result = run("collapse", "--unit", "db", "--dry-run")
     assert (result.code, advice.calls, tree.writes) == (0, [], [])
-    assert result.out.startswith(f"20 {START:x}: 2 ranges of 2 MB")
+    assert result.out.startswith(f"pid 20, address {START:x}: 2 ranges of 2 MB")
     data = run("collapse", "--unit", "db", "--dry-run", "--json").json
     assert (data["dry_run"], data["one_collapse_ms"]) == (True, 5.0)
     assert data["would_take_s"] == round(2 * 0.005 / 0.03, 1)
@@ -222,7 +225,7 @@ def test_what_lacks_a_page_in_each_2_mb_is_told_of(
 ) -> None:
     """As in Python's heap; not where the program forbids huge pages."""
     make_heap(tree, ["hole", "hole", "full", "half"], pid=21)
-    line = "--min-used 98 would take 4.0 MiB more, and let memory grow by 0.0 MiB"
+    line = "--min-used 98 would collapse 4.0 MiB more, and let memory grow by 0.0 MiB"
     assert line in run("collapse", "--pid", "21", "--dry-run").out.splitlines()
     assert line in run("collapse", "--pid", "21").out.splitlines()
     taken = run("collapse", "--pid", "21", "--min-used", "98", "--max-growth", "100", "--json").json
@@ -262,7 +265,9 @@ def test_one_collapse_that_stops_for_too_long(run: Run, advice: FakeAdvice) -> N
     for more in ((), ("--dry-run",)):
         result = run("collapse", "--pid", "20", "--max-stop", "8", *more)
         assert (result.code, advice.calls) == (3, [])
-        assert "one collapse stops the program for 9.0 ms here; nothing was changed" in result.err
+        assert (
+            "one collapse stops the program for 9.0 ms on this host; nothing was changed"
+        ) in result.err
         assert "--max-stop 8" in result.err
     assert run("collapse", "--pid", "20", "--max-stop", "9.5").code == 0
 
@@ -301,9 +306,9 @@ def no_room(tree: FakeTree) -> None:
     [
         (short_of_memory, "tasks wait for memory 50 %", "raise --max-pressure",
          ("--max-pressure", "60")),
-        (no_block, "node 0 has 51 free blocks of 2 MB left, and --reserve keeps 51",
+        (no_block, "NUMA node 0 has 51 free blocks of 2 MB left, and --reserve keeps 51 free",
          "compact_memory", ("--reserve", "0.5")),
-        (no_room, "/sys/fs/cgroup/db.service has room for 3072 KiB", "raise the limit", None),
+        (no_room, "/sys/fs/cgroup/db.service leaves 3072 KiB", "raise the memory limit", None),
     ],
 )  # fmt: skip
 def test_it_stops_before_it_makes_others_pay(
@@ -341,7 +346,7 @@ def test_what_the_kernel_refuses(run: Run, tree: FakeTree, advice: FakeAdvice) -
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(ENOMEM, "no free 2 MB (ENOMEM)"), (EBUSY, "could not charge")]
+    ("number", "text"), [(ENOMEM, "no free block of 2 MB (ENOMEM)"), (EBUSY, "could not charge")]
 )
 def test_it_stops_where_the_kernel_would_reclaim(
     run: Run, tree: FakeTree, advice: FakeAdvice, number: int, text: str
@@ -379,7 +384,7 @@ def test_a_group_ends_where_the_kernel_would_reclaim(run: Run, grouped: FakeAdvi
     result = run("collapse", "--pid", "20", "--cpu", "100", "--json")
     assert (result.code, grouped.calls) == (1, [*map(address, range(6))])
     assert result.json["made"] == 4
-    assert "no free 2 MB (ENOMEM)" in result.json["stopped"]
+    assert "no free block of 2 MB (ENOMEM)" in result.json["stopped"]
 
 
 def test_the_program_gets_its_turn_after_each_group(
@@ -464,13 +469,15 @@ def test_a_profile_says_never_meanwhile(
     advice.before = bind  # type: ignore[method-assign]
     result = run("collapse", "--unit", "db")
     assert (result.code, 5 <= len(advice.calls) < 15) == (1, True), result.err
-    assert "stopped before the end: the profile 'none-large'" in result.err
+    assert "collapse stopped before the end: the profile 'none-large'" in result.err
 
 
 def test_without_pressure_files(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
     tree.remove("/proc/pressure")
     notes = run("collapse", "--pid", "20", "--json").json["notes"]
-    assert notes == ["note: the kernel has no PSI, so nothing would stop this"]
+    assert notes == [
+        ("note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this")
+    ]
 
 
 def test_usage(run: Run, advice: FakeAdvice) -> None:

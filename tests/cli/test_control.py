@@ -156,7 +156,7 @@ def test_what_keys_are_called() -> None:
         "cgroup /a", "cgroup 8 (gone)", "process 41", "unit web.service", "profile web",
     ]  # fmt: skip
     assert label_of(GROUP) == "cgroup 7"
-    assert label_of(AbsentCgroup("/x")) == "cgroup /x (not there)"
+    assert label_of(AbsentCgroup("/x")) == "cgroup /x (does not exist)"
     assert [label_of(key) for key in (LEASE, PERCENT, KNOB)] == [
         "lease_ms", "experiment/percent", "web/anon_order/fixed/max_order",
     ]  # fmt: skip
@@ -279,7 +279,7 @@ def test_values_that_the_kernel_would_refuse(tree: FakeTree, value: str, good: b
     told = refused.value
     assert told.message.startswith(f"FILE:3: the kernel would refuse '{value}' for ")
     assert "; the range is 0..9 (" in told.message
-    assert told.message.endswith("), the default 4")
+    assert told.message.endswith("), the default is 4")
     assert told.next_step == "give a number from 0 to 9"
 
 
@@ -300,7 +300,10 @@ def test_a_change_in_words() -> None:
     assert noted.told() == [
         "loaded", "cgroup 7: - -> web", "process 41: - -> web", "profile web: - -> exists",
     ]  # fmt: skip
-    assert replace(made, open=True, note="x").told()[0] == "was interrupted; it had asked for:"
+    assert (
+        replace(made, open=True, note="x").told()[0]
+        == "this change was interrupted; it was to make:"
+    )
     assert journal._from_json(made.to_json()) == made
     assert telling_keys(FULL, FULL | {KNOB: "9"}) == [KNOB]
 
@@ -318,7 +321,7 @@ def test_lines_that_are_damaged(tree: FakeTree, wrong: str) -> None:
     assert ([each.number for each in found], bad) == ([1, 2], [2])
     with pytest.raises(Error) as refused:
         journal.whole_journal(tree)
-    assert "journal.jsonl, line 2, is damaged" in refused.value.message
+    assert "journal.jsonl, is damaged in line 2: " in refused.value.message
 
 
 def test_which_cut_off_lines_matter(tree: FakeTree) -> None:
@@ -350,14 +353,16 @@ def test_which_changes_are_the_last(tree: FakeTree) -> None:
     for after in (2, 8):
         with pytest.raises(Error) as refused:
             journal.last_changes(tree, after)
-        assert refused.value.message == f"no change {after} is known"
+        assert refused.value.message == f"the journal has no change {after}"
     with pytest.raises(Error) as nothing:
         journal.last_changes(tree, 6)
-    assert nothing.value.message.startswith("no change is known: see ")
+    assert nothing.value.message.startswith("there is no change to take back: ")
     tree.put("/proc/sys/kernel/random/boot_id", "later")
     with pytest.raises(Error) as old:
         journal.last_changes(tree, None)
-    assert old.value.message == "change 6, 'set' of T, was before the boot"
+    assert (
+        old.value.message == "change 6, 'set' of T, was made before the boot, which has undone it"
+    )
 
 
 def test_who_made_it(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +514,7 @@ def test_a_file_that_marks_no_policy(tree: FakeTree, text: str) -> None:
     tree.put(path, text)
     with pytest.raises(Error) as refused:
         active_of(tree, path)
-    assert f"marks no active policy: '{text}'" in refused.value.message
+    assert f"does not mark one active policy by [ ]: '{text}'" in refused.value.message
     tree.put(path, "stock [fixed] x")
     assert active_of(tree, path) == ("fixed", ("stock", "fixed", "x"))
 
@@ -519,7 +524,7 @@ def test_states_of_the_module(tree: FakeTree) -> None:
     tree.put(f"{CONTROL}/abi", "3")
     with pytest.raises(Error) as other:
         Control(tree)
-    assert other.value.message.endswith("/abi is 3, this tool knows 2")
+    assert other.value.message.endswith("/abi), and this command knows 2")
     tree.remove(CONTROL)
     with pytest.raises(Error) as broken:
         check_loaded(tree)
@@ -582,7 +587,7 @@ def test_what_policies_in_bpf_need(tree: FakeTree) -> None:
         return check_bpf(Facts(Host(tree)))
 
     assert (told().status, told().detail) == (
-        "ok", "policies in BPF can be loaded; there is: none",
+        "ok", "policies can be BPF programs; loaded: none",
     )  # fmt: skip
     tree.put(lockdown, "none integrity [confidentiality]")
     tree.put("/proc/sys/net/core/bpf_jit_enable", "0")
@@ -591,20 +596,20 @@ def test_what_policies_in_bpf_need(tree: FakeTree) -> None:
     assert found.status == "warn"
     assert len(found.detail.split("; ")) == len(found.next_step.split("; ")) == 3
     tree.put(f"{CONTROL}/bpf/available", "unavailable: no JIT")
-    assert told().detail == "no policies in BPF: no JIT"
+    assert told().detail == "policies cannot be BPF programs here: no JIT"
     tree.remove(f"{CONTROL}/bpf")
     assert told().status == "-"
 
 
 def test_who_may_change_anything(tree: FakeTree) -> None:
     facts = Facts(Host(tree))
-    assert check_permission(facts).detail == "policies may be switched"
+    assert check_permission(facts).detail == "you may switch policies"
     tree.denied = True
     assert check_permission(facts).status == "fail"
     tree.make_unloaded()
     assert check_permission(facts).status == "fail"
     tree.denied = False
-    assert check_permission(facts).detail == "you are root"
+    assert check_permission(facts).detail == "you are root, and may load the module"
 
 
 # Counters
@@ -635,7 +640,8 @@ def test_what_a_shadow_would_save() -> None:
     assert (least, most) == pytest.approx((5e-4, 5.5e-4))
     assert (low, high) == pytest.approx((0.5, 0.55))
     assert found.text(costs).endswith(
-        "; that is about 50 to 55 % of the CPU time of these faults (0.0005 to 0.00055 s)"
+        "; the avoided faults are about 50 to 55 % of the CPU time of all these faults "
+        "(0.0005 to 0.00055 s)"
     )
     small = shadow_of({"shadow_requested_order_2": 10, "shadow_allocated_order_0": 4})
     assert small
@@ -769,15 +775,18 @@ def test_what_a_manifest_does_not_name(tree: FakeTree, run: Run) -> None:
     ("text", "said"),
     [
         ("version = 2", "m:1: "),
-        ("version = 1\nleese_ms = 3", "m:2: no entry of a manifest 'leese_ms'"),
+        ("version = 1\nleese_ms = 3", "m:2: there is no manifest entry 'leese_ms'"),
         ("version = 1\n[profiles.web]\nanon_order = 3", "m:3: "),
-        ("version = 1\n[bindings]\n'/a' = 'nobody'", "m:3: no profile 'nobody'"),
+        ("version = 1\n[bindings]\n'/a' = 'nobody'", "m:3: there is no profile 'nobody'"),
         (
             "version = 1\n[profiles.web.anon_order]\npolicy = 'x'",
-            "m:3: no policy of anon_order 'x'",
+            "m:3: there is no policy of anon_order 'x'",
         ),
-        ("version = 1\n[profiles.web.anon_order]\nx = 1", "m:3: no setting of anon_order 'x'"),
-        ("version = 1\n[profiles.web.x]\npolicy = 'y'", "m:3: no point 'x'"),
+        (
+            "version = 1\n[profiles.web.anon_order]\nx = 1",
+            "m:3: there is no setting of anon_order 'x'",
+        ),
+        ("version = 1\n[profiles.web.x]\npolicy = 'y'", "m:3: there is no point 'x'"),
         (
             "version = 1\n[profiles.None.anon_order]\npolicy = 'fixed'",
             "m:3: 'None' is not a valid name",

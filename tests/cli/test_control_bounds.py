@@ -74,7 +74,7 @@ def test_a_change_that_goes_on_is_not_half_made(tree: FakeTree) -> None:
         assert notices.half_made(tree) is None
     told = notices.half_made(tree)
     assert told and told.line().endswith(
-        "was interrupted, and may be partly made: mmpolicy revert undoes what it has done"
+        "was interrupted, so a part of it may be in force: mmpolicy revert undoes that part"
     )
 
 
@@ -102,18 +102,18 @@ def test_counters_that_cannot_be_had(tree: FakeTree, monkeypatch: pytest.MonkeyP
     tree.put("/sys/kernel/debug/mmpolicy/default/bulk/stats", "a 1\nb x\nc\nd 1 2\n")
     assert counters.read_counters(tree, "default", "bulk") == {"bulk": {"a": 1}}
     tree.remove("/sys/kernel/debug")
-    hint = "mount -t debugfs none /sys/kernel/debug (needs CONFIG_DEBUG_FS)"
+    hint = "mount -t debugfs none /sys/kernel/debug; the kernel needs CONFIG_DEBUG_FS"
     assert raised(counters.counted_profiles, tree).next_step == hint
     tree.make_unloaded()
     assert raised(counters.counted_profiles, tree).next_step == "mmpolicy load"
 
     def deny(_path: str) -> None:
-        raise Error("no", Exit.DENIED, "run it as root", errno.EACCES)
+        raise Error("no", Exit.DENIED, "run the command as root", errno.EACCES)
 
     monkeypatch.setattr(tree, "dirs", deny)
-    assert raised(counters.counted_profiles, tree).next_step == "run it as root"
+    assert raised(counters.counted_profiles, tree).next_step == "run the command as root"
     tree.make_loaded()
-    assert raised(counters.counted_profiles, tree).next_step == "run it as root"
+    assert raised(counters.counted_profiles, tree).next_step == "run the command as root"
 
 
 def test_cgroups_are_looked_for_only_if_they_are_needed(
@@ -135,9 +135,12 @@ def test_cgroups_are_looked_for_only_if_they_are_needed(
 def test_whether_policies_in_bpf_can_be_had(tree: FakeTree) -> None:
     check_available(tree)
     tree.put(f"{SLOTS}/available", "unavailable: no BTF")
-    assert raised(check_available, tree).message == "no policies in BPF: no BTF"
+    assert raised(check_available, tree).message == "policies cannot be BPF programs here: no BTF"
     tree.remove(SLOTS)
-    assert raised(check_available, tree).next_step == "mmpolicy unload, mmpolicy load"
+    assert (
+        raised(check_available, tree).next_step
+        == "install a newer module, then mmpolicy unload, mmpolicy load"
+    )
 
 
 def test_bindings_that_are_not_in_force() -> None:
@@ -177,7 +180,7 @@ def test_a_run_has_a_minute_to_go_back(tree: FakeTree, monkeypatch: pytest.Monke
     assert told == []
     way = experiment.in_the_way("x")
     assert (way.exit_code, way.message) == (
-        9, "this would end a running experiment: x",
+        9, "this change would end a running experiment: x",
     )  # fmt: skip
 
 
@@ -191,14 +194,17 @@ def test_what_is_said_of_shadows() -> None:
         "shadow_requested_order_2": 400,
         "shadow_allocated_order_2": 110,
     }
-    plain = "of 1000 faults it would have avoided 290 (29 %), and taken 40 pages more"
+    plain = (
+        "of 1000 page faults, this policy would have avoided 290 (29 %), and it would have "
+        "taken 40 pages more"
+    )
     assert shadow_lines({"bulk": {}, "anon_order": values}) == [
         "", f"shadow of anon_order: {plain}",
     ]  # fmt: skip
     costs = Calibration([FaultCost(4096, 1000, 1000, 1000), FaultCost(16384, 1000, 1000, 1000)])
     assert shadow_lines({"anon_order": values}, costs)[1] == (
         f"shadow of anon_order: {plain}; "
-        "that is about 29 % of the CPU time of these faults (0.00029 s)"
+        "the avoided faults are about 29 % of the CPU time of all these faults (0.00029 s)"
     )
     found = shadow_of(values)
     assert found and found.folios == {2: 110}

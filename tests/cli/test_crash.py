@@ -137,7 +137,7 @@ def test_a_signal_at_each_write(
         ends.add(done)
         if not done:
             assert result.code == 128 + number
-            assert f"interrupted by {signal.Signals(number).name}" in result.err
+            assert f"the command was interrupted by {signal.Signals(number).name}" in result.err
             assert whole(host) == before
         assert host.read(JOURNAL).count('"open": false') == known + 1
         if done:
@@ -178,9 +178,9 @@ def test_sigkill_at_each_write(
         killed += 1
         for words in (["status"], ["doctor"]):
             assert f"'{change[0]}" in (told := run(*words).out)
-            assert "was interrupted, and may be partly made" in told
-            assert "mmpolicy revert undoes what it has done" in told
-        assert "was interrupted; it had asked for:" in run("log").out
+            assert "was interrupted, so a part of it may be in force" in told
+            assert "mmpolicy revert undoes that part" in told
+        assert "this change was interrupted; it was to make:" in run("log").out
         result = run("revert")
         assert (result.code, "was interrupted" in result.err) == (0, True), result.err
         assert whole(host) == before, nth
@@ -228,8 +228,8 @@ def test_what_could_not_be_put_back_is_told(run: Run, host: FakeTree) -> None:
         store(path, value)
 
     host.store = broken  # type: ignore[method-assign]
-    assert "undoing the writes before it failed" in run(*SET).err
-    assert "may be partly made" in run("status").out
+    assert "undoing the earlier writes of this command failed" in run(*SET).err
+    assert "so a part of it may be in force" in run("status").out
 
 
 # A service, and a system without systemd

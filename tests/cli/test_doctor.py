@@ -108,12 +108,15 @@ def test_others_are_named(run: Run, tree: FakeTree, lib: FakeLib) -> None:
 
 def test_a_kernel_that_was_tried(run: Run, tree: FakeTree, lib: FakeLib) -> None:
     tree.put(f"{CONTROL}/kernel_tested", "6.12.1-some")
-    assert "tried on this build: 6.12.1-some\n" in run("doctor").out
+    assert "tested on this kernel build: 6.12.1-some\n" in run("doctor").out
     untried(tree, lib)
     tree.put(f"{CONTROL}/points/anon_order", "unavailable: not tried on this build")
-    assert "not tried on this build: 0123456789abcdef\n" in run("doctor").out
+    assert "not tested on this kernel build: 0123456789abcdef\n" in run("doctor").out
     tree.put(f"{CONTROL}/points/anon_order", "available")
-    assert "0123456789abcdef; untested=1 allows it\n" in run("doctor").out
+    assert (
+        "0123456789abcdef; the module was loaded with untested=1, which permits it\n"
+        in run("doctor").out
+    )
 
 
 def test_all_well(run: Run) -> None:
@@ -158,7 +161,7 @@ def test_json(run: Run, tree: FakeTree) -> None:
         ("build", lambda t, _: t.put(f"{MODULE_DIR}/srcversion", "F00"), "warn", 0, "unload"),
         ("build", lambda t, _: t.remove(f"{MODULE_DIR}/srcversion"), "warn", 0, "unload"),
         ("abi", lambda t, _: t.put(f"{CONTROL}/abi", "3"), "fail", 3, "came with the module"),
-        ("permission", denied, "fail", 4, "run it as root"),
+        ("permission", denied, "fail", 4, "run the command as root"),
         ("counters", no_debugfs, "warn", 0, "mount -t debugfs"),
         ("bpf", no_jit, "warn", 0, "sysctl net.core.bpf_jit_enable=1"),
         ("bpf", no_bpffs, "warn", 0, "mount -t bpf"),
@@ -202,7 +205,7 @@ def used(tree: FakeTree, lib: FakeLib) -> None:
 
 
 LOAD = "mmpolicy load"
-WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
+WITHOUT = "see the failed checks above; mmpolicy thp, map and ab run work without the module"
 
 
 @pytest.mark.parametrize(
@@ -211,11 +214,11 @@ WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
         (False, no_symbol, 3, ["boot a kernel of docs/kernels.md"]),
         (False, only_ftrace, 3, [LOAD]),
         (False, no_file, 3, ["install the module for this kernel", WITHOUT]),
-        (False, of_another_kernel, 3, ["dkms autoinstall, or build it", WITHOUT]),
-        (False, unsigned, 3, ["mokutil --import the signer's certificate", LOAD]),
-        (True, denied, 4, ["run it as root"]),
+        (False, of_another_kernel, 3, ["dkms autoinstall builds it", WITHOUT]),
+        (False, unsigned, 3, ["mokutil --import the certificate of the signer", LOAD]),
+        (True, denied, 4, ["run the command as root"]),
         (True, used, 0, []),
-        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset, which acknowledges it"]),
+        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset acknowledges it"]),
     ],
     ids=[
         "nothing",

@@ -83,11 +83,12 @@ def test_a_run_directory_that_cannot_be_written(
     result = run("set", "anon_order", "never")
     assert (result.code, tree.writes) == (1, [])
     assert f"cannot lock {tree.real('/run/mmpolicy/change.lock')}: EROFS" in result.err
-    assert "next: run it where /run is mounted read-write" in result.err
+    assert "next: run the command where /run is mounted read-write" in result.err
 
 
 @pytest.mark.parametrize(
-    ("euid", "hint"), [(0, "root may not look into it here: a container"), (1000, "run it as root")]
+    ("euid", "hint"),
+    [(0, ("root has no access to this process here")), (1000, "run the command as root")],
 )
 def test_what_nobody_may_read_below_proc(
     monkeypatch: pytest.MonkeyPatch, euid: int, hint: str

@@ -61,16 +61,23 @@ def test_explain(run: Run, traced: FakeTree, clock: Clock) -> None:
     result = run("explain", str(PID), "--seconds", "3")
     assert (result.code, clock.now) == (0, 3.0)
     *lines, hold = result.out.splitlines()
-    assert re.fullmatch(r"longest hold of its mmap_lock: [\d.]+ ms", hold)
+    assert re.fullmatch(
+        r"longest hold of the mmap_lock of the process by this command: [\d.]+ ms", hold
+    )
     assert lines == [
         "profile: default, policy: adaptive, shadow: fixed",
         f"{START:x}-{START + 64 * 4096:x} [anon:my heap]",
-        "  has     76 kB: 64 kB in folios of 64 kB, 50% never used, "
-        "8 kB in folios of 2048 kB, 0% never used",
-        "  wanted  150 faults: 4 kB 90, 64 kB 60 (60 %: no memory nearby was used in full; "
-        "40 %: memory nearby was used in full)",
-        "  shadow  30 faults: 64 kB 30 (100 %: it is the limit of the policy)",
-        "10 decisions were lost, as they came too fast",
+        "  has     76 kB: 64 kB in folios of 64 kB, 50% of it never used, "
+        "8 kB in folios of 2048 kB, 0% of it never used",
+        (
+            "  wanted  150 page faults: 4 kB 90, 64 kB 60 (reasons: 60 %: no memory nearby was "
+            "used in full; 40 %: memory nearby was used in full)"
+        ),
+        (
+            "  shadow  30 page faults: 64 kB 30 (reasons: 100 %: the limit of the policy "
+            "allows no larger folio)"
+        ),
+        "10 decisions were lost, as there were too many at once",
     ]
     assert (f"{TRACING}/set_event_pid", f"{PID} 11") in traced.writes
     assert [value for path, value in traced.writes if path == ENABLE] == ["1", "0"]
@@ -100,7 +107,7 @@ def test_explain_says_what_is_missing(run: Run, traced: FakeTree) -> None:
     assert last.startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
     run("set", "anon_order", "fixed")
     last = run("explain", str(PID)).out.splitlines()[-2]
-    assert last == "no page fault reached the policy in this time"
+    assert last == "no page fault of the process reached the policy in this time"
 
 
 def make_forbidding(host: FakeTree) -> None:
@@ -133,7 +140,7 @@ def test_without_the_module(
     result = run("explain", "10")
     assert result.code == 0
     assert result.out.startswith("the module is not loaded: the kernel decides")
-    assert "in folios of 2048 kB, 94% never used" in result.out
+    assert "in folios of 2048 kB, 94% of it never used" in result.out
     assert (told in result.out) == ("no policy for large folios reaches" in result.out) or not told
     assert run("explain", "10", "--json").json["loaded"] is False
     asked = run("recommend", "10")
@@ -141,7 +148,7 @@ def test_without_the_module(
         assert (asked.code, told in asked.err) == (7, True)
         return
     assert (asked.code, "there is no profile to propose" in asked.err) == (3, True)
-    assert "in folios of 2048 kB, 94% never used" in asked.out
+    assert "in folios of 2048 kB, 94% of it never used" in asked.out
     assert told in asked.out
 
 
@@ -168,7 +175,7 @@ def test_an_unknown_reason_is_shown_by_its_name() -> None:
     (decision,) = parse(line("order", 4096, 3, "new_one")).decisions
     wanted = Wanted()
     wanted.add(decision)
-    assert wanted.text() == "1 faults: 32 kB 1 (100 %: new_one)"
+    assert wanted.text() == "1 page faults: 32 kB 1 (reasons: 100 %: new_one)"
 
 
 def seen(run_: int = 0, alone: int = 0, cap: int = 0, unused: int = 0, order: int = 4) -> Explained:
@@ -182,31 +189,37 @@ def in_use(unused: dict[int, int]) -> Explained:
     return Explained(0, 0, "all", 1000, Counter(dict.fromkeys(unused, 100)), Counter(unused))
 
 
-UNUSED = "of the pages in large folios were never used"
-BESIDE = "faults had fully used memory nearby"
+UNUSED = "of the pages in large folios of this process were never used"
+BESIDE = "page faults were next to memory that is used in full"
 
 
 @pytest.mark.parametrize(
     ("whole", "largest", "policy", "max_order", "evidence"),
     [
         (seen(run_=20, alone=80), 64 << 20, "adaptive", 9,
-         (f"0% {UNUSED}", f"20 of 100 {BESIDE}", "its largest area has 64 MiB")),
+         (f"0% {UNUSED}", f"20 of 100 {BESIDE}", (
+             "the largest memory area of the process has 64 MiB"
+         ))),
         (seen(run_=20, alone=80), (64 << 20) - 1, "adaptive", 4,
-         (f"0% {UNUSED}", f"20 of 100 {BESIDE}", "its largest area has 63 MiB")),
+         (f"0% {UNUSED}", f"20 of 100 {BESIDE}", (
+             "the largest memory area of the process has 63 MiB"
+         ))),
         (seen(run_=20, alone=80, unused=10), 64 << 20, "adaptive", 9,
-         (f"10% {UNUSED}", f"20 of 100 {BESIDE}", "its largest area has 64 MiB")),
+         (f"10% {UNUSED}", f"20 of 100 {BESIDE}", (
+             "the largest memory area of the process has 64 MiB"
+         ))),
         (seen(run_=20, alone=80, unused=11), 64 << 20, "adaptive", 2,
          (f"11% {UNUSED}", f"20 of 100 {BESIDE}")),
         (seen(run_=19, alone=81), 1 << 30, "stock", None,
-         (f"0% {UNUSED}", f"19 of 100 {BESIDE}", "large folios would be rare, or wasted")),
+         (f"0% {UNUSED}", f"19 of 100 {BESIDE}", "so large folios would be rare, or mostly empty")),
         (seen(run_=99, cap=900, unused=11), 1 << 30, "adaptive", 2,
-         (f"11% {UNUSED}", "so folios above 16 kB are not recommended")),
+         (f"11% {UNUSED}", "so folios larger than 16 kB are not recommended")),
         (replace(seen(run_=20, alone=80), large=Counter()), 1 << 20, "adaptive", 4,
-         (f"20 of 100 {BESIDE}", "its largest area has 1 MiB")),
+         (f"20 of 100 {BESIDE}", "the largest memory area of the process has 1 MiB")),
         (in_use({2: 0, 3: 10, 4: 90, 5: 0}), 0, "adaptive", 3,
-         (f"25% {UNUSED}", "so folios above 32 kB are not recommended")),
+         (f"25% {UNUSED}", "so folios larger than 32 kB are not recommended")),
         (in_use({4: 10, 5: 99}), 0, "adaptive", 4,
-         (f"55% {UNUSED}", "so folios above 64 kB are not recommended")),
+         (f"55% {UNUSED}", "so folios larger than 64 kB are not recommended")),
     ],
 )  # fmt: skip
 def test_advice(
@@ -236,8 +249,8 @@ def test_recommend_is_applied_and_adds_one_profile(
     head = [each for each in result.out.splitlines() if each.startswith("#")]
     assert head == [
         f"# process {PID}: anon_order adaptive",
-        "# 44% of the pages in large folios were never used",
-        "# 200 of 200 faults had fully used memory nearby",
+        "# 44% of the pages in large folios of this process were never used",
+        "# 200 of 200 page faults were next to memory that is used in full",
     ]
     manifest = tmp_path / "m.toml"
     manifest.write_text(result.out)
@@ -293,7 +306,7 @@ def test_a_process_without_memory_of_its_own(run: Run, traced: FakeTree) -> None
 def test_how_long_it_looks_if_nobody_says(run: Run, traced: FakeTree, clock: Clock) -> None:
     assert (run("explain", str(PID)).code, clock.now) == (0, 5)
     assert "[default: 5.0]" in run("explain", "--help").out
-    assert "no process 1" in run("explain", "1").err
+    assert "there is no process 1" in run("explain", "1").err
     assert "no process" not in run("explain", "0").err
 
 

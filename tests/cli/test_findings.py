@@ -162,7 +162,9 @@ def test_2_where_a_look_would_take_too_long(
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS)
     (found,) = recommended(run, clock)
     assert waits(found) == "--include-madvised"
-    assert found["what"].endswith("; whether it asked for them by madvise is not known")
+    assert found["what"].endswith(
+        "; it is not known whether the program asked for these folios by madvise()"
+    )
     type_it(run, host, found["commands"][0])
     assert host.read("/proc/10/statm").split()[1] == str(4 * MIB)
 
@@ -199,7 +201,10 @@ def test_1_memory_that_has_to_stay(
     status = host.read("/proc/10/status")
     host.put("/proc/10/status", f"{status}\n{counters.format(f'{64 << 10} kB')}")
     (found,) = recommended(run, clock)
-    assert (found["commands"], found["next_step"]) == ([], "restart it, with smaller folios")
+    assert (found["commands"], found["next_step"]) == (
+        [],
+        ("restart the program, with smaller folios"),
+    )
     assert found["what"].endswith(
         "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
     )
@@ -240,7 +245,7 @@ def test_4_huge_pages_that_are_cleared_again_and_again(
     (found,) = recommended(run, clock)
     assert (found["who"], found["cpu_percent"], found["commands"]) == ("web", 83, [])
     assert "83 % of a CPU in the kernel, at 55 page faults a second: 55 huge pages" in found["what"]
-    assert "0.71 % of a CPU by calibrate" in found["what"]
+    assert "cleared, which takes 0.71 % of a CPU" in found["what"]
     assert found["next_step"].startswith(
         "let its allocator keep memory that it frees; for that of glibc"
     )
@@ -275,7 +280,7 @@ def test_what_a_container_may_not_write_is_for_the_host(
     else:
         clock.steps = [lambda: None, lambda: host.put("/proc/vmstat", "compact_stall 1005")]
     (found,) = recommended(run, clock)
-    step = f"on the host itself, as {THP} is read-only here: echo "
+    step = f"run this on the host itself, as {THP} is read-only here: echo "
     assert found["commands"] == [] and found["next_step"].startswith(step)
 
 
@@ -304,7 +309,8 @@ def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:
     assert [line.partition(":")[0] for line in lines] == ["nothing to do", *["not worth it"] * 2]
     assert lines[1].startswith(f"not worth it: {REDIS}: 8 MiB (+- ")
     assert lines[2] == (
-        "not worth it: web: 517 page faults a second, at most 0.082 % of a CPU to gain"
+        "not worth it: web: 517 page faults a second, for which larger folios save at most "
+        "0.082 % of a CPU"
     )
 
 
@@ -313,8 +319,11 @@ def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None
     make_sparse(host, 10, "redis-server", 512 * MIB, 1, REDIS)
     (found,) = recommended(run, clock)
     assert (found["who"], found["commands"]) == (REDIS, [])
-    assert found["what"] == "512 MiB are not large folios: 0% are empty, the rest was written"
-    how = "ask the allocator of redis: redis-cli MEMORY PURGE; "
+    assert found["what"] == (
+        "512 MiB of private memory are no waste of large folios: 0% are empty, the rest was "
+        "written by the program"
+    )
+    how = "let the allocator of redis return what the program has freed: redis-cli MEMORY PURGE; "
     assert f"{how}redis-cli CONFIG SET activedefrag yes, if it was built" in found["next_step"]
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/10/maps", f"{host.read('/proc/10/maps')}\n{line}")
@@ -374,7 +383,7 @@ def test_for_one_service_alone_with_the_module(run: Run, host: FakeTree, clock: 
     found = run("recommend", "--seconds", "10", "--json").json["findings"]
     (busy,) = [each for each in found if each["who"] == "web"]
     assert busy["commands"] == ["mmpolicy set anon_order shadow=adaptive"]
-    assert busy["next_step"] == "mmpolicy recommend 11 after a minute"
+    assert busy["next_step"] == "after a minute, mmpolicy recommend 11 shows the result"
     type_it(run, host, busy["commands"][0])
 
 
@@ -409,7 +418,7 @@ def test_an_ordinary_user(run: Run, host: FakeTree, clock: Clock) -> None:
     host.read_at = read_at  # type: ignore[method-assign]
     result = run("recommend")
     assert (result.code, result.out, clock.now) == (4, "", 0)
-    assert "next: run it as root" in result.err
+    assert "next: run the command as root" in result.err
 
 
 def test_lines() -> None:

@@ -72,7 +72,8 @@ def test_all_that_is_needed_is_there(run: Run, tmp_path: Path) -> None:
     assert {point for point, (status, _) in points.items() if status == "fits"} == HOOKED
     assert "untested=1" in points["anon_order"][1]
     text = run("doctor", "--kernel", str(tmp_path / "vmlinuz")).out
-    assert text.startswith(f"Linux {RELEASE}, ") and text.endswith("4 of 5 points (exit 0)\n")
+    assert text.startswith(f"Linux {RELEASE}: ")
+    assert text.endswith("4 of 5 points are possible (exit 0)\n")
     brief = run("doctor", "--brief", "--kernel", str(tmp_path / "vmlinuz"))
     assert brief.out == (
         f"mmpolicy: Linux {RELEASE} has anon_order (untried) thp_gfp compact madv_free;"
@@ -164,7 +165,7 @@ def test_without_btf(run: Run, tmp_path: Path) -> None:
     image = write(tmp_path, bzimage(Small(NEEDS).vmlinux(with_btf=False)))
     result = run("doctor", "--json", "--kernel", image)
     assert (result.code, {row["why"] for row in result.json["points"]}) == (
-        3, {"needs a kernel with BTF"},
+        3, {"the module needs a kernel with BTF (CONFIG_DEBUG_INFO_BTF)"},
     )  # fmt: skip
 
 
@@ -223,7 +224,9 @@ def test_one_clear_error(run: Run, tmp_path: Path, broken: Callable[[bytes], lis
         result = run("doctor", "--kernel", image)
         assert (result.code, result.out) == (1, "")
         first, second = result.err.splitlines()
-        assert first.startswith(f"mmpolicy: {image}: ") and second.startswith("next: give the rel")
+        assert (first.startswith("mmpolicy: ") and image in first) and second.startswith(
+            "next: give the rel"
+        )
 
 
 def test_no_number_in_an_image_is_believed(run: Run, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_what_is_no_setting_is_told_too(run: Run, tree: FakeTree, log: list[str]
 
 
 def test_log_lists_changes(run: Run, tree: FakeTree) -> None:
-    assert run("log").out == "no change is known\n"
+    assert run("log").out == "the journal has no change\n"
     run("set", "anon_order", "fixed", "max_order=6")
     run("set", "anon_order", "min_available_percent=20")
     lines = run("log").out.splitlines()

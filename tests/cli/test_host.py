@@ -163,7 +163,7 @@ def test_locks_say_who_has_them(plain: Tree, tree: FakeTree) -> None:
         assert plain.holder("/run/l") == "me, for now"
         told = raised(plain.locked("/run/l", "other").__enter__)
         assert told.message.endswith("/run/l is locked by me, for now")
-        assert told.next_step == "wait for its end"
+        assert told.next_step == "wait until that process ends"
         tree.real("/run/l").write_text("")
         assert plain.holder("/run/l") == "another process"
     assert plain.holder("/run/l") == ""
@@ -186,8 +186,10 @@ def test_files_that_are_named(tmp_path: Path) -> None:
     assert disk.files_of(names[0]) == names[:1]
     assert disk.read_given(names[0]) == "ä"
     bad = raised(disk.read_given, str(tmp_path / "a.txt"))
-    assert (bad.exit_code, bad.next_step) == (Exit.FAILED, "save it as UTF-8")
-    assert raised(disk.read_given, str(tmp_path)).next_step == "give a file, not a directory"
+    assert (bad.exit_code, bad.next_step) == (Exit.FAILED, "save the file as UTF-8")
+    assert raised(disk.read_given, str(tmp_path)).next_step == (
+        "give the path of a file, not of a directory"
+    )
     assert raised(disk.read_given, str(tmp_path / "no")).exit_code == Exit.FAILED
     assert [disk.is_there(name) for name in ("-", names[0], f"{names[0]}x")] == [True, True, False]
 
@@ -203,7 +205,7 @@ def test_files_that_are_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [new]
     told = raised(disk.save_as, tmp_path / "no/new", b"x")
     assert (told.exit_code, told.next_step) == (
-        Exit.FAILED, "create its directory, or give another name",
+        Exit.FAILED, "create the directory of the file, or give another name",
     )  # fmt: skip
     (tmp_path / "link").symlink_to(new)
     assert "ELOOP" in raised(disk.save_as, tmp_path / "link", b"y").message
@@ -234,8 +236,10 @@ def test_errors_say_what_failed_where_and_what_next() -> None:
 
 @pytest.mark.parametrize(
     ("path", "root", "hint"),
-    [("/proc/1/x", True, "root may not look into it here"), ("/proc/1/x", False, "run it as root"),
-     ("/sys/x", True, "run it as root"), ("/process", True, "run it as root")],
+    [("/proc/1/x", True, (
+        "root has no access to this process here"
+    )), ("/proc/1/x", False, "run the command as root"),
+     ("/sys/x", True, "run the command as root"), ("/process", True, "run the command as root")],
 )  # fmt: skip
 def test_root_is_not_told_to_be_root(
     monkeypatch: pytest.MonkeyPatch, path: str, root: bool, hint: str
@@ -245,7 +249,7 @@ def test_root_is_not_told_to_be_root(
     found = disk.explain_file(err, "read", Path(path), disk.KEEP_REMEDIES)
     assert found.next_step.startswith(hint)
     gone = disk.explain_file(OSError(errno.ENOENT, ""), "read", Path(path), disk.KEEP_REMEDIES)
-    assert gone.next_step == "create its directory, or give another name"
+    assert gone.next_step == "create the directory of the file, or give another name"
 
 
 @pytest.mark.parametrize(
@@ -317,11 +321,13 @@ def test_how_cgroups_are_named(tree: FakeTree) -> None:
         assert str(find_cgroup(tree, given).number) == number[path]
     for given in ("", "none", "/none", "..", "/system.slice/../z"):
         told = raised(find_cgroup, tree, given)
-        assert f"no cgroup '{given}' in " in told.message
+        assert f"there is no cgroup '{given}' in " in told.message
         assert told.exit_code == Exit.USAGE
     tree.make_cgroup("/c.slice/web.service")
     several = raised(find_cgroup, tree, "web")
-    assert several.message.startswith("'web' may be any of these cgroups: /c.slice/web.service, /s")
+    assert several.message.startswith(
+        "several cgroups have the name 'web': /c.slice/web.service, /s"
+    )
 
 
 def test_only_a_bare_name_walks_the_tree(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +359,7 @@ def test_processes_of_cgroups(tree: FakeTree) -> None:
     assert memory_of_process(tree, 1, Holds(tree)) == ("process 1", 1, 100, 30, 70, 0)
     tree.put("/proc/2/stat", "")
     assert memory_of_process(tree, 2, Holds(tree)) == ("process 2", 0, 0, 0, 0, 0)
-    assert raised(memory_of_process, tree, 9, Holds(tree)).message == "no process 9"
+    assert raised(memory_of_process, tree, 9, Holds(tree)).message == "there is no process 9"
 
 
 @pytest.mark.parametrize("number", [errno.ESRCH, errno.ENOENT, errno.EACCES])
@@ -545,7 +551,7 @@ def test_modules_of_another_kernel_are_only_looked_at(tree: FakeTree, lib: FakeL
     kmod = Kmod("/other", lib)
     for call in kmod.insert, lambda name, _options: kmod.remove(name):
         told = raised(call, "mmpolicy", "")
-        assert told.message == "/other is not the running kernel's"
+        assert told.message == "/other is not /lib/modules of the running kernel"
         assert told.exit_code == Exit.USAGE
     assert lib.path
     assert kmod.path("mmpolicy") == lib.path.decode()
@@ -558,7 +564,7 @@ def test_modules_of_another_kernel_are_only_looked_at(tree: FakeTree, lib: FakeL
 
 @pytest.mark.parametrize(
     ("result", "code", "said"),
-    [(APPLY_BLACKLIST, 1, "module mmpolicy is blacklisted"),
+    [(APPLY_BLACKLIST, 1, "the module mmpolicy is blacklisted in modprobe.d"),
      (-errno.ENOENT, 3, "cannot load module mmpolicy a=b: ENOENT (No such file or directory)"),
      (-errno.EINVAL, 5, "cannot load module mmpolicy a=b: EINVAL (Invalid argument)"),
      (0, 0, ""), (1, 0, "")],
@@ -623,12 +629,12 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
     machine.start_unit(["--a", "b"])
     assert (systemd / "said").read_text() == "systemctl daemon-reload\nsystemd-run --a b\n"
     (systemd / "fail").touch()
-    assert "has not reloaded its units" in raised(machine.reload_units).message
+    assert "systemctl daemon-reload has failed" in raised(machine.reload_units).message
     told = raised(machine.start_unit, ["x"])
-    assert (told.message, told.exit_code) == ("systemd does not start the unit: no", Exit.FAILED)
+    assert (told.message, told.exit_code) == ("systemd did not start the unit: no", Exit.FAILED)
     (systemd / "bin/systemd-run").write_text("#!/bin/sh\nexit 1\n")
     told = raised(machine.start_unit, ["x"])
-    assert told.message == "systemd does not start the unit: the log says why"
+    assert told.message == "systemd did not start the unit: the log says why"
     monkeypatch.setenv("PATH", "/none")
     assert raised(machine.start_unit, ["x"]).exit_code == Exit.LACKING
     assert raised(machine.reload_units).exit_code == Exit.FAILED

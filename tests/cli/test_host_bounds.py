@@ -65,11 +65,18 @@ processed""",
         (1, "refused register 22", f"f is refused: {bpf.REGISTER[errno.EINVAL]}", Exit.REFUSED,
          WRITING, 22),
         (1, "x\nrefused register 17", f"f is refused: {bpf.REGISTER[errno.EEXIST]}", Exit.REFUSED,
-         "mmpolicy policy replace FILE replaces it; or give the new policy another name", 17),
-        (1, "refused register 4", "f is refused: the kernel says EINTR", Exit.REFUSED, WRITING, 4),
-        (1, "refused register 999", "f is refused: the kernel says 999", Exit.REFUSED, WRITING,
+         (
+             "mmpolicy policy replace FILE replaces the loaded one; or give the new policy "
+             "another name"
+         ), 17),
+        (1, "refused register 4", (
+            "f is refused: the module returned EINTR"
+        ), Exit.REFUSED, WRITING, 4),
+        (1, "refused register 999", "f is refused: the module returned 999", Exit.REFUSED, WRITING,
          999),
-        (1, "refused load 1", "cannot load f: no permission", Exit.DENIED, "run it as root", 1),
+        (1, "refused load 1", (
+            "cannot load f: no permission to load BPF programs"
+        ), Exit.DENIED, "run the command as root", 1),
         (3, "refused load 13", "f is refused: mmpolicy-bpf ended with status 3", Exit.REFUSED,
          WRITING, 13),
         (1, "refused close 1", "f is refused: mmpolicy-bpf ended with status 1", Exit.REFUSED,
@@ -79,13 +86,25 @@ processed""",
         (1, f"{LONG_LOG}refused load 13", "f is refused: R1 invalid mem access", Exit.REFUSED,
          "--log prints all that the verifier says", 13),
         (1, "libbpf: one\nlibbpf: two\nother", "f is refused: one", Exit.REFUSED, WRITING, 0),
-        (1, "refused folder 13", f"cannot keep it in {PINS}: EACCES", Exit.LACKING, bpf.BPFFS, 13),
-        (1, "refused pin 2", f"cannot keep it in {PINS}: ENOENT", Exit.LACKING, bpf.BPFFS, 2),
-        (1, "refused find 2", f"f is refused: no policy of its name is pinned in {PINS}",
-         Exit.USAGE, "mmpolicy policy list; mmpolicy policy load loads a new one", 2),
-        (1, "refused open 0", "f is refused: it is not a BPF object file",
+        (1, "refused folder 13", (
+            f"cannot pin the policy of f in {PINS}: EACCES"
+        ), Exit.LACKING, bpf.BPFFS, 13),
+        (1, "refused pin 2", (
+            f"cannot pin the policy of f in {PINS}: ENOENT"
+        ), Exit.LACKING, bpf.BPFFS, 2),
+        (1, "refused find 2", (
+            f"f is refused: no policy with the name of this one is pinned in {PINS}, so there "
+            "is none to replace"
+        ),
+         Exit.USAGE, (
+             "mmpolicy policy list shows the loaded policies; mmpolicy policy load loads a new "
+             "one"
+         ), 2),
+        (1, "refused open 0", "f is refused: the file is not a BPF object file",
          Exit.REFUSED, WRITING, 0),
-        (1, "libbpf: x\nrefused name 5", "f is refused: its policy has no valid name",
+        (1, "libbpf: x\nrefused name 5", (
+            "f is refused: the policy in the object file has no valid name"
+        ),
          Exit.REFUSED, WRITING, 5),
         (7, "", "f is refused: mmpolicy-bpf ended with status 7", Exit.REFUSED, WRITING, 0),
     ],
@@ -297,10 +316,21 @@ def test_which_cost_is_kept(tree: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("symbols", "config", "said"),
     [
-        ("x", "CONFIG_MM=y", "not in /proc/kallsyms, no CONFIG_MM_POLICY=y"),
-        ("x", "CONFIG_MM_POLICY=y", "not in /proc/kallsyms, CONFIG_MM_POLICY=y"),
-        ("", "CONFIG_MM=y", "unknown, /proc/kallsyms not readable, no CONFIG_MM_POLICY=y"),
-        ("", "", "unknown, /proc/kallsyms not readable, config not readable"),
+        ("x", "CONFIG_MM=y", "is not in /proc/kallsyms, no CONFIG_MM_POLICY=y"),
+        ("x", "CONFIG_MM_POLICY=y", "is not in /proc/kallsyms, CONFIG_MM_POLICY=y"),
+        (
+            "",
+            "CONFIG_MM=y",
+            ("may be missing, as /proc/kallsyms is not readable, no CONFIG_MM_POLICY=y"),
+        ),
+        (
+            "",
+            "",
+            (
+                "may be missing, as /proc/kallsyms is not readable, the kernel config is not "
+                "readable"
+            ),
+        ),
     ],
 )
 def test_a_kernel_without_hooks(tree: FakeTree, symbols: str, config: str, said: str) -> None:
@@ -316,10 +346,12 @@ def test_what_is_said_of_knobs(tree: FakeTree) -> None:
     found = [f"{THP}/enabled", f"{VM}/min_free_kbytes"]
     close = no_knob(found, "enable")
     assert (close.next_step, close.exit_code) == ("did you mean enabled?", Exit.USAGE)
-    assert no_knob(found, "qqq").next_step == "mmpolicy thp --all lists them"
+    assert no_knob(found, "qqq").next_step == "mmpolicy thp --all lists the knobs"
     assert choices(tree, f"{VM}/lowmem_reserve_ratio") == ["256\t256\t32"]
     assert checked(found) == found
-    with pytest.raises(ValueError, match="'/sys/kernel/mm/transparent_hugepages' is no knob"):
+    with pytest.raises(
+        ValueError, match=("'/sys/kernel/mm/transparent_hugepages' is not a knob of the kernel")
+    ):
         checked([*found, f"{THP}s"])
     tree.remove(THP)
     assert f"{VM}/min_free_kbytes" in read_knobs(tree)
@@ -360,7 +392,9 @@ def test_a_module_without_information(lib: FakeLib, tree: FakeTree) -> None:
     assert told.message == (
         "cannot unload module mmpolicy: EAGAIN (Resource temporarily unavailable)"
     )
-    assert told.next_step == "end its users, until refcnt in /sys/module is 0"
+    assert told.next_step == (
+        "end the processes that use the module, until refcnt in /sys/module is 0"
+    )
 
 
 def test_who_is_root(monkeypatch: pytest.MonkeyPatch) -> None:

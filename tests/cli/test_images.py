@@ -98,7 +98,7 @@ def test_types_in_words() -> None:
     assert found.text(deep - 1) == "int********"
     assert found.text(deep) == "********"
     assert found.text(0) == "void"
-    assert refused(found.text, 999) == "its BTF refers to a type that does not exist"
+    assert refused(found.text, 999) == "the BTF of the kernel refers to a type that does not exist"
 
 
 def test_kinds_of_types_are_passed_over() -> None:
@@ -126,14 +126,14 @@ def test_types_that_are_damaged() -> None:
     assert (
         refused(Btf, data[:2] + b"\2" + data[3:]) == "the BTF of the kernel has an unknown format"
     )
-    assert refused(Btf, data[:-1]) == "its BTF ends early"
+    assert refused(Btf, data[:-1]) == "the BTF of the kernel ends early"
     assert Btf(data + b"\0").prototype("f") == "int()"
     types._add("bad", 20, 0, 0)
     assert "a type of unknown kind (20)" in refused(Btf, types.section())
     none = Types()
     none._add("f", btf.FUNC, 0, none.number("int"))
     found = Btf(none.section())
-    assert refused(found.prototype, "f") == "its BTF does not say what f is"
+    assert refused(found.prototype, "f") == "the BTF of the kernel has no prototype of f"
 
 
 # Names
@@ -146,7 +146,9 @@ def test_names_that_several_things_have(number: int) -> None:
 
 
 def test_too_few_names_are_no_list() -> None:
-    assert "its list of symbols is missing" in refused(symbols, bytes(8) + kallsyms(["a"] * 256, 0))
+    assert ("the symbol table (kallsyms) in the kernel image is missing") in refused(
+        symbols, bytes(8) + kallsyms(["a"] * 256, 0)
+    )
 
 
 def test_names_of_the_kernel_that_runs() -> None:
@@ -183,14 +185,21 @@ def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
         if good:
             assert Image(bytes(other)).section(".x") == b"abc"
         else:
-            assert refused(Image, bytes(other)).startswith("it is neither a kernel of x86")
-    assert refused(Image, image[:-1]) == "it ends in the middle of the kernel"
-    for length, said in ((0, "it ends"), (3, "it ends"), (4, "it ends"), (5, "its gzip")):
+            assert refused(Image, bytes(other)).startswith(
+                "the file is neither a kernel image of x86"
+            )
+    assert refused(Image, image[:-1]) == "the file ends in the middle of the kernel image"
+    for length, said in (
+        (0, "the file ends"),
+        (3, "the file ends"),
+        (4, "the file ends"),
+        (5, "the gzip"),
+    ):
         short = bytearray(image)
         struct.pack_into("<I", short, 0x24C, length)
         assert refused(Image, bytes(short)).startswith(said)
-    assert refused(Image, bzimage(b"no ELF")) == "its contents are not an ELF file"
-    assert refused(Image, bytes(2000)).startswith("it is neither a kernel of x86")
+    assert refused(Image, bzimage(b"no ELF")) == "the kernel in the image is not an ELF file"
+    assert refused(Image, bytes(2000)).startswith("the file is neither a kernel image of x86")
 
 
 def test_sections_of_an_image() -> None:
@@ -204,8 +213,12 @@ def test_sections_of_an_image() -> None:
     cut = bytearray(elf({".a": b"one"}))
     table = struct.unpack_from("<Q", cut, 0x28)[0]
     struct.pack_into("<Q", cut, table + 64 + 32, 1 << 40)
-    assert refused(Image(bytes(cut)).section, ".a") == "it ends in the middle of its section .a"
-    assert "its ELF header is damaged" in refused(Image(b"\x7fELF\x02\x01").section, ".a")
+    assert refused(Image(bytes(cut)).section, ".a") == (
+        "the kernel image ends in the middle of its section .a"
+    )
+    assert ("the ELF header of the kernel is damaged") in refused(
+        Image(b"\x7fELF\x02\x01").section, ".a"
+    )
 
 
 def test_what_an_image_says_of_itself() -> None:
@@ -214,7 +227,7 @@ def test_what_an_image_says_of_itself() -> None:
     assert (image.release, image.banner) == ("6.1-x", b"Linux version 6.1-x (me) #1 SMP")
     none = Image(elf({".x": b"Linux version"}))
     assert (none.release, none.banner) == ("", b"")
-    assert refused(kernel_of, none.data) == "it does not contain the release of its kernel"
+    assert refused(kernel_of, none.data) == "the image does not contain the release of its kernel"
     small = kernel_of(Small(NEEDS, "6.12.9-y").vmlinux())
     assert (small.release, small.real_time, small.hooks) == ("6.12.9-y", False, False)
 
@@ -240,21 +253,27 @@ def test_packages() -> None:
     whole = package(b"kernel")
     assert kernel_of_package(whole) == b"kernel"
     assert kernel_of_package(package(b"kernel", "./boot/vmlinuz-7.1+x")) == b"kernel"
-    assert "a package without a kernel" in refused(kernel_of_package, package(b"", "./boot/other"))
-    assert "a package without a kernel" in refused(kernel_of_package, AR)
-    assert refused(kernel_of_package, whole[:-20]) == "it ends early"
+    assert ("the Debian package has no kernel") in refused(
+        kernel_of_package, package(b"", "./boot/other")
+    )
+    assert "the Debian package has no kernel" in refused(kernel_of_package, AR)
+    assert refused(kernel_of_package, whole[:-20]) == "the file ends early"
     empty = f"{'data.tar':16}{'':32}{0:<10}`\n".encode()
-    assert refused(kernel_of_package, AR + empty).startswith("its data.tar is damaged")
-    assert "a package without a kernel" in refused(kernel_of_package, AR + empty[:-1])
+    assert refused(kernel_of_package, AR + empty).startswith(
+        "data.tar in the Debian package is damaged"
+    )
+    assert "the Debian package has no kernel" in refused(kernel_of_package, AR + empty[:-1])
     size = whole.index(b"4         `\n")
     assert refused(kernel_of_package, whole[:size] + b"x" + whole[size + 1 :]) == (
-        "its archive is damaged"
+        "the archive in the Debian package is damaged"
     )
     odd = whole.replace(b"4         `\n2.0\n", b"3         `\n2.0\n")
     assert kernel_of_package(odd) == b"kernel"
     data = whole.index(b"\xfd7zXZ")
     damaged = whole[: data + 30] + b"\0\0\0\0" + whole[data + 34 :]
-    assert "its data.tar.xz is damaged or of an unknown kind" in refused(kernel_of_package, damaged)
+    assert "data.tar.xz in the Debian package is damaged, or of an unknown kind" in refused(
+        kernel_of_package, damaged
+    )
 
 
 def test_what_is_packed_with_zstd() -> None:
@@ -270,18 +289,22 @@ def test_what_is_packed_with_zstd() -> None:
     assert unpacked(packed, len(data)) == data
     assert unpacked(packed + b"more", len(data)) == data
     for bad, length in ((packed[:-1], len(data)), (packed, len(data) - 1), (packed, len(data) + 1)):
-        assert refused(unpacked, bad, length) == "its zstd data is damaged"
+        assert refused(unpacked, bad, length) == "the zstd data of the kernel is damaged"
 
 
 def test_what_is_packed_is_named() -> None:
     data = b"x" * 100
-    assert refused(unpacked, gzip.compress(data)[:11], 100) == "its gzip data ends early"
-    assert refused(unpacked, b"\x1f\x8b" + b"\xff" * 20, 100).startswith(
-        "its gzip data is damaged: Error"
+    assert refused(unpacked, gzip.compress(data)[:11], 100) == (
+        "the gzip data of the kernel ends early"
     )
-    assert refused(unpacked, lzma.compress(data), 101) == "its xz data ends early"
+    assert refused(unpacked, b"\x1f\x8b" + b"\xff" * 20, 100).startswith(
+        "the gzip data of the kernel is damaged: Error"
+    )
+    assert refused(unpacked, lzma.compress(data), 101) == "the xz data of the kernel ends early"
     for size in (0, -1, (1 << 30) + 1):
-        assert refused(unpacked, gzip.compress(data), size) == f"it claims to hold {size} bytes"
+        assert refused(unpacked, gzip.compress(data), size) == (
+            f"the compressed kernel claims to have {size} bytes, which is too much"
+        )
     assert refused(unpacked, b"abcdef", 5).endswith("in an unknown format (61626364)")
 
 
@@ -336,8 +359,10 @@ def test_why_a_point_is_lacking() -> None:
     assert one_point(hook) == ("p", "fits", ())
     for change, reason in (
         (lambda k: k.without("f"), "the kernel has no function f or g"),
-        (lambda k: k.functions.update(f="char()"), "f has become char()"),
-        (lambda k: k.names.discard("f"), "f was not found"),
+        (lambda k: k.functions.update(f="char()"), (
+            "the function f of this kernel has another prototype: char()"
+        )),
+        (lambda k: k.names.discard("f"), "the function f was not found in the kernel"),
     ):  # fmt: skip
         assert one_point(hook, change=change) == ("p", "lacks", (reason,))
     variable = need("VARIABLE", "v", "v", kind="")
@@ -348,8 +373,12 @@ def test_why_a_point_is_lacking() -> None:
     assert one_point(member).status == "fits"
     for change, reason in (
         (lambda k: k.structures.clear(), "the kernel has no structure page"),
-        (lambda k: k.structures.update(page={"n": "int"}), "page has no int m"),
-        (lambda k: k.structures.update(page={"m": "char"}), "page.m has become char"),
+        (lambda k: k.structures.update(page={"n": "int"}), (
+            "the structure page of this kernel has no int m"
+        )),
+        (lambda k: k.structures.update(page={"m": "char"}), (
+            "the member page.m of this kernel has another type: char"
+        )),
     ):  # fmt: skip
         assert one_point(member, change=change).reasons == (reason,)
     assert one_point(need("NOTHING", "never")).reasons == ("never",)

@@ -57,7 +57,7 @@ def test_recommend_asks_smaps(start, again: str) -> None:  # type: ignore[no-unt
     found = recommended(start(text), 60.0)
     assert len(found) == (again == "")
     if found:
-        assert re.match(r"6\d MiB of the RSS of python\S* \(\d+\) are freed", found[0].what)
+        assert re.match(r"6\d MiB of the RSS of python\S* \(pid \d+\) are freed", found[0].what)
         assert found[0].next_step == ""
 
 
@@ -65,8 +65,10 @@ def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no
     """If smaps would stall the program, it gives an upper bound, and how to get the figure."""
     (found,) = recommended(start("m = private(15); m.madvise(8); touch(m)"), 1e-4)
     assert found.what.startswith("up to 6")
-    assert "with pages that were written again since" in found.what
-    show, _, price = found.next_step.partition(" has the figure, and holds up mmap() for ")
+    assert "including pages that were written again since" in found.what
+    show, _, price = found.next_step.partition(
+        " shows the exact figure, and blocks mmap() of the process for "
+    )
     assert re.fullmatch(r"mmpolicy show --pid \d+ --hold \d+", show)
     assert re.fullmatch(r"about \d+ ms", price)
 
@@ -102,7 +104,7 @@ def test_map_begins_with_the_table(run: Run, process: FakeTree) -> None:
     assert [line for line in lines[: len(summary)] if timed not in line] == [
         line for line in summary if timed not in line
     ]
-    assert lines[-1].startswith("one mark: ") and len(summary) < len(lines)
+    assert lines[-1].startswith("one character: ") and len(summary) < len(lines)
     name = run("map", "redis <server>", "--summary")
     assert (name.code, name.out.splitlines()[0]) == (0, summary[0])
 
@@ -125,7 +127,9 @@ def test_processes_by_name(tree: FakeTree) -> None:
     for given in "nginx", "web.service":
         several = raised(find_process, tree, given)
         assert several.message == f"'{given}' has 2 processes: 12 (8 MiB), 11 (4 MiB)"
-    assert raised(find_process, tree, "idle.service").message == "'idle.service' has no process"
+    assert raised(find_process, tree, "idle.service").message == (
+        "the service 'idle.service' has no process"
+    )
     for given in "none", "99", "0":
         assert raised(find_process, tree, given).exit_code == 2
 

@@ -42,7 +42,7 @@ def plain(words: list[str]) -> subprocess.CompletedProcess[str]:
 def test_the_line_to_type(tmp_path: Path, words: list[str], library: str, package: str) -> None:
     """Exit 3 before a program ran or a file was made, with the line that installs it here."""
     done = plain([word.format(tmp_path) for word in words])
-    text = f"mmpolicy: this needs the Python library {library}, which is not installed\n"
+    text = f"mmpolicy: this command needs the Python library {library}, which is not installed\n"
     line = f"next: {sys.prefix}/bin/pip install {package}\n"
     assert (done.returncode, done.stdout, done.stderr) == (3, "", text + line)
     assert [*tmp_path.iterdir()] == []
@@ -63,9 +63,9 @@ def test_a_library_that_does_not_load(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
-        "mmpolicy: this needs the Python library numpy, which is installed and does not load: "
-        "libx.so.3: cannot open shared object file\n"
-        f"next: {sys.prefix}/bin/pip install --force-reinstall scipy\n"
+        "mmpolicy: this command needs the Python library numpy, which is installed and "
+        "cannot be loaded: libx.so.3: cannot open shared object file\nnext: "
+        f"{sys.prefix}/bin/pip install --force-reinstall scipy\n"
     )
 
 

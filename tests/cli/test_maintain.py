@@ -101,9 +101,11 @@ def test_what_it_prints(run: Run, play: Play, advice: FakeAdvice, log: list[str]
     play(MINUTE, {})
     result = run("maintain", "--unit", "db")
     lines = result.out.splitlines()
-    assert lines[0].startswith("nothing is given back here: this kernel keeps the empty pages")
+    assert lines[0].startswith(
+        "maintain gives no empty memory back on this host: this kernel keeps the empty pages"
+    )
     assert lines[2].split() == ["db", "1", "5", "80.0", "%", "0", "4", "0", "0", "1", "0.0"]
-    assert lines[-1].startswith("0.") and lines[-1].endswith(" % of a CPU")
+    assert lines[-1].startswith("maintain used 0.") and lines[-1].endswith(" % of a CPU")
     assert log == [log[0]]
     assert log[0].startswith("maintain db: 4 MiB in 2 MB pages, 0 MiB given back, 0 times")
     assert "maintain db: 4 MiB in 2 MB pages" in run("log").out
@@ -125,7 +127,7 @@ def test_a_dry_run_changes_nothing(
     assert [each.split() for each in lines if "db " in each] == [
         ["db", "1", "5", "0.0", "%", "4", "0"]
     ]
-    assert "db: left alone: 1.0 MiB not full" in lines
+    assert "db: memory left as it was: 1.0 MiB not full" in lines
     assert (advice.calls, tree.writes, tree.exists(LIVE)) == ([], [], False)
     assert "maintain" not in run("log").out
 
@@ -150,7 +152,9 @@ def test_once_says_why_it_ended_early(
     play(10 * MINUTE, {})
     result = run("maintain", "--unit", "db", "--once")
     assert (result.code, advice.calls) == (Exit.FAILED, [])
-    assert "stopped before the end: node 0 has 0 free blocks of 2 MB left" in result.err
+    assert (
+        "maintain --once stopped before the end: NUMA node 0 has 0 free blocks of 2 MB left"
+    ) in result.err
 
 
 def test_a_service_that_does_not_change_is_not_looked_at(
@@ -245,8 +249,8 @@ def test_it_waits_while_memory_is_short(
     }
     play(700.0, events)
     result = run("maintain", "--unit", "db")
-    assert "waits: node 0 has 51 free blocks of 2 MB left" in result.out
-    assert (seen[0][:6], seen[1:], len(advice.calls)) == ("node 0", ["0", ""], 2)
+    assert "waits: NUMA node 0 has 51 free blocks of 2 MB left" in result.out
+    assert (seen[0][:6], seen[1:], len(advice.calls)) == ("NUMA n", ["0", ""], 2)
 
 
 @pytest.mark.parametrize("what", ["pressure", "slow"])
@@ -261,7 +265,7 @@ def test_it_waits_while_the_host_is_busy(
     play(40.0, {})
     result = run("maintain", "--unit", "db")
     assert (result.code, advice.calls) == (0, [])
-    told = {"pressure": "tasks wait for memory 50 %", "slow": "one collapse takes 30.0 ms"}
+    told = {"pressure": "tasks wait for memory 50 %", "slow": "a collapse takes 30.0 ms"}
     assert f"waits: {told[what]}" in result.out
 
 
@@ -338,8 +342,8 @@ def test_a_profile_never_is_heeded(
     play(30 * MINUTE, {})
     result = run("maintain", "--unit", "db")
     assert (result.code, advice.calls) == (0, [])
-    assert result.out.count(f"db: full memory is left alone: {never}") == 1
-    assert f"db: left alone: 4.0 MiB {never}" in result.out
+    assert result.out.count(f"db: maintain collapses nothing for now: {never}") == 1
+    assert f"db: memory left as it was: 4.0 MiB {never}" in result.out
     run("set", "anon_order", "stock")
     play(31 * MINUTE, {})
     assert run("maintain", "--unit", "db").code == 0
@@ -431,7 +435,7 @@ def test_a_kernel_that_does_not_split_for_us(run: Run, sparse: FakeTree, play: P
     play(60 * MINUTE, {})
     result = run("maintain", "--unit", "redis")
     assert result.code == 0
-    assert result.out.count("redis: nothing is given back here: ") == 1
+    assert result.out.count("redis: maintain gives no empty memory back on this host: ") == 1
 
 
 # ---- output for other programs
@@ -447,7 +451,7 @@ def test_status_export_and_log(run: Run, tree: FakeTree, play: Play, advice: Fak
     play(60.0, {40.0: look})
     assert run("maintain", "--unit", "db").code == 0
     status, export = seen
-    line = f"maintain: pid {os.getpid()}, 1 service: 4 MiB in 2 MB pages, 0 MiB given back"
+    line = f"maintain: pid {os.getpid()}, 1 service: 4 MiB put into 2 MB pages, 0 MiB given back"
     assert line in status
     assert "\nmmpolicy_maintain_running 1.0\n" in export
     made = re.search(
@@ -501,7 +505,7 @@ def test_a_unit_that_does_not_run_yet(
     """The command waits for it, if systemd knows it."""
     tree.put("/usr/lib/systemd/system/late.service", "[Service]\n")
     result = run("maintain", "--unit", "wrong")
-    assert result.code == 2 and "systemd knows no wrong.service" in result.err
+    assert result.code == 2 and "systemd does not know the unit wrong.service" in result.err
     start = lambda: make_heap(tree, ["full"], pid=22, cgroup="/late.service")  # noqa: E731
     play(60.0, {30.0: start})
     assert last(run("maintain", "--unit", "late", "--json").out)["collapsed_kib"] == 2 * MIB
@@ -539,8 +543,12 @@ def test_services_of_the_manifests(
     result = run("maintain")
     assert result.code == 0, result.err
     assert (seen, len(advice.calls)) == ([0, 4, 1, 0], 2)
-    assert "no service is named by [maintain] in /etc/mmpolicy; waits" in result.out
-    assert "60-maintain.toml:3: no valid entry: maintain.services.db.service = 3" in result.out
+    assert (
+        "maintain waits, as [maintain] of the manifests in /etc/mmpolicy names no service"
+    ) in result.out
+    assert (
+        "60-maintain.toml:3: the manifest has an invalid entry: maintain.services.db.service = 3"
+    ) in result.out
 
 
 def test_apply_and_verify_take_it(run: Run, tree: FakeTree) -> None:
@@ -550,9 +558,9 @@ def test_apply_and_verify_take_it(run: Run, tree: FakeTree) -> None:
     assert run("apply", file).code == 0
     assert run("verify").code == 0
     for text, told in (
-        ("cpu = 0", "a budget of 0 % of a CPU is not within 0.1 to 100"),
-        ("cpu = true", "no valid entry: maintain.cpu = True"),
-        ("share = 3", "no valid entry: maintain.share = 3"),
+        ("cpu = 0", "[maintain] cpu: a budget of 0 % of a CPU is not between 0.1 and 100"),
+        ("cpu = true", "the manifest has an invalid entry: maintain.cpu = True"),
+        ("share = 3", "the manifest has an invalid entry: maintain.share = 3"),
     ):
         tree.put("/tmp/host.toml", f"version = 1\n[maintain]\n{text}\n")
         result = run("apply", file)

@@ -116,7 +116,7 @@ def test_terminal(run: Run, process: FakeTree) -> None:
     lines = run("map", str(PID)).out.splitlines()
     at = lines.index(f"{START:x} 256 kB [anon:my heap]")
     assert lines[at + 1] == f"  {START:012x} 44444444________....0z99s" + "." * 39
-    assert "one mark: 4 kB" in lines[at + 2]
+    assert "one character: 4 kB" in lines[at + 2]
     rows = [line.split() for line in lines[:at]]
     assert ["4", "64", "kB", "1", "64", "32", "50%"] in rows
     assert ["0", "4", "kB", "1", "4", "0", "-"] in rows
@@ -177,12 +177,12 @@ def test_png_has_a_box_of_each_colour(run: Run, process: FakeTree, tmp_path: Pat
 
 
 def test_refusals(run: Run, process: FakeTree, tmp_path: Path) -> None:
-    assert "no process 11" in run("map", "11").err
+    assert "there is no process 11" in run("map", "11").err
     assert run("map", str(PID), "-o", str(tmp_path / "map.gif")).code == 2
     assert run("map", str(PID), "-o", str(tmp_path / "no/map.svg")).code == 1
     write_at(process, f"/proc/{PID}/pagemap", START // PAGE * 8, PRESENT.to_bytes(8, "little"))
     result = run("map", str(PID))  # the view of an ordinary user
-    assert (result.code, "next: run it as root" in result.err) == (4, True)
+    assert (result.code, "next: run the command as root" in result.err) == (4, True)
 
 
 def test_a_process_that_has_just_ended(process: FakeTree) -> None:
@@ -320,7 +320,10 @@ def test_it_ends_after_a_time(
     assert data["orders"]["0"]["pages"] == 2 * 4096
     assert data["not_shown_kib"] == {"memory for which there was no time": 2 * 4096 * 4}
     lines = run("map", "23", "--seconds", "2", "--summary").out.splitlines()
-    told = "stopped after 2 s: memory at higher addresses is missing; --seconds 0 looks at all"
+    told = (
+        "the look was stopped after 2 s, so memory at higher addresses is missing; "
+        "--seconds 0 looks at all of it"
+    )
     assert told in lines
     for seconds in "4", "0":
         whole = run("map", "23", "--seconds", seconds, "--json").json

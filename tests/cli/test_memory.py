@@ -554,10 +554,10 @@ def test_rows_are_aligned() -> None:
     assert lines[2] == f"  {WIDTH * 6 * PAGE:012x} {'0' * 64}"
     assert lines[3] == f"  {WIDTH * 7 * PAGE:012x} 00{'.' * 62}"
     assert lines[4] == f"  {WIDTH * 9 * PAGE:012x} ....9"
-    assert lines[5].startswith("one mark: 4 kB; 0-9 order")
+    assert lines[5].startswith("one character: 4 kB; 0-9 order")
     assert len(lines) == 6
     assert next(terminal([area(b"0" * 256)])) == f"{START:x} 1 MiB (anonymous)"
-    assert list(terminal([area(b"0" * 256)], 32))[-1].startswith("one mark: 32 kB;")
+    assert list(terminal([area(b"0" * 256)], 32))[-1].startswith("one character: 32 kB;")
     inside = area(b"9..00", start=START + PAGE)  # its first cell begins before it
     assert list(terminal([inside], 3))[1] == f"  {START:012x} 9.0"
 
@@ -590,8 +590,8 @@ def test_places_in_a_drawing() -> None:
 
 
 def test_pictures_have_so_many_cells() -> None:
-    assert [*terminal([area(b"." * 2048)])][-1].startswith("one mark: 4 kB;")
-    assert [*terminal([area(b"." * 2049)])][-1].startswith("one mark: 8 kB;")
+    assert [*terminal([area(b"." * 2048)])][-1].startswith("one character: 4 kB;")
+    assert [*terminal([area(b"." * 2049)])][-1].startswith("one character: 8 kB;")
     assert draw("", [area(b"." * 32768)]).texts[-1][2] == "one cell: 4 kB"
     assert draw("", [area(b"." * 32769)]).texts[-1][2] == "one cell: 8 kB"
 
@@ -890,14 +890,17 @@ def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, t
 
 def test_waste_that_the_kernel_keeps(tree: FakeTree) -> None:
     make_thp(tree)
-    waste = "50 MiB (+- 5) of its 100 MiB are the empty part of large folios"
-    price = "the program loses these huge pages; without --bind the memory may come back"
+    waste = "50 MiB (+- 5) of the 100 MiB of private memory are empty parts of large folios"
+    price = "the program loses these huge pages; without --bind the kernel may make them again"
     where = row(50, 5, 100)
     survey = Survey(tree, 1.0)
     found = _trim(survey, where)
     assert found[:4] == ("/a.service", waste, ("mmpolicy trim --unit a.service",), price)
     tree.remove(SHRINK)
-    kept = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
+    kept = (
+        "this kernel keeps the empty pages of a folio that it splits; Linux 6.12 and newer "
+        "free them"
+    )
     found = _trim(survey, where)
     assert found[:4] == ("/a.service", f"{waste}; {kept}", (), "")
     assert found.next_step == "restart the program, with smaller folios"
@@ -919,10 +922,10 @@ def test_areas_are_explained() -> None:
     ]  # fmt: skip
     found = explain_areas([one, other], decisions)
     assert list(found[0].lines()) == [
-        "  has     72 kB: 64 kB in folios of 64 kB, 25% never used",
-        "  wanted  3 faults: 64 kB 2, 4 kB 1 (67 %: memory nearby was used in full; "
+        "  has     72 kB: 64 kB in folios of 64 kB, 25% of it never used",
+        "  wanted  3 page faults: 64 kB 2, 4 kB 1 (reasons: 67 %: memory nearby was used in full; "
         "33 %: no memory nearby was used in full)",
-        "  shadow  1 faults: 4 kB 1 (100 %: odd)",
+        "  shadow  1 page faults: 4 kB 1 (reasons: 100 %: odd)",
     ]
     assert next(found[1].lines()) == "  has     4 kB: all in single pages"
     assert (found[0].unused_share, found[1].unused_share) == (0.25, 0)

@@ -66,7 +66,9 @@ def test_load_when_loaded(run: Run, lib: FakeLib) -> None:
     result = run("load", "anon_order=never")
     assert (result.code, lib.inserted) == (1, [])
     assert "loaded already" in result.err
-    assert "next: mmpolicy set POINT POLICY, or mmpolicy unload first" in result.err
+    assert (
+        "next: mmpolicy set POINT POLICY sets a policy now; or mmpolicy unload first"
+    ) in result.err
 
 
 @pytest.mark.parametrize("option", ["anon_order", "bulk=a b=c", "bulk= "])
@@ -80,7 +82,7 @@ def test_load_options_of_wrong_form(
 def test_load_refuses_unknown_parameters(run: Run, unloaded: FakeTree, lib: FakeLib) -> None:
     result = run("load", "anon_ordr=never")
     assert (result.code, lib.inserted) == (2, [])
-    assert "no module parameter 'anon_ordr'; there is: anon_order, bulk, compact" in result.err
+    assert "no module parameter 'anon_ordr'; choose from: anon_order, bulk, compact" in result.err
 
 
 def test_load_of_the_stub_lets_the_kernel_speak(run: Run, unloaded: FakeTree, lib: FakeLib) -> None:
@@ -88,14 +90,16 @@ def test_load_of_the_stub_lets_the_kernel_speak(run: Run, unloaded: FakeTree, li
     lib.insert_result = -EOPNOTSUPP
     result = run("load", "anon_order=never")
     assert (result.code, "ENOTSUP" in result.err) == (3, True)  # an equal number
-    assert "boot a kernel that the module runs on" in result.err
+    assert "boot a kernel that the module supports" in result.err
 
 
 def test_load_without_module_file(run: Run, unloaded: FakeTree, lib: FakeLib) -> None:
     lib.path = None
     result = run("load", "--dry-run")
     assert result.code == 3
-    assert f"no mmpolicy.ko in {unloaded.real('/lib/modules')}/{RELEASE}" in result.err
+    assert (
+        f"there is no mmpolicy.ko for this kernel in {unloaded.real('/lib/modules')}/{RELEASE}"
+    ) in result.err
     assert "next: install the module for this kernel" in result.err
 
 
@@ -103,8 +107,8 @@ def test_load_without_module_file(run: Run, unloaded: FakeTree, lib: FakeLib) ->
     ("number", "code", "hint"),
     [
         (EINVAL, 5, "dmesg | grep mmpolicy"),
-        (EPERM, 4, "run it as root"),
-        (ENOENT, 3, "boot a kernel that the module runs on"),
+        (EPERM, 4, "run the command as root"),
+        (ENOENT, 3, "boot a kernel that the module supports"),
         (ENOEXEC, 3, "build the module for this kernel"),
         (EKEYREJECTED, 3, "sign the module"),
         (EAGAIN, 1, "dmesg"),
@@ -158,9 +162,9 @@ def test_info_of_a_missing_and_of_an_empty_file(lib: FakeLib) -> None:
 
 def test_modules_of_another_root_are_never_loaded(lib: FakeLib) -> None:
     modules = Kmod("/somewhere", lib=lib)
-    with pytest.raises(Error, match="not the running kernel"):
+    with pytest.raises(Error, match="is not /lib/modules of the running kernel"):
         modules.insert("mmpolicy", "")
-    with pytest.raises(Error, match="not the running kernel"):
+    with pytest.raises(Error, match="is not /lib/modules of the running kernel"):
         modules.remove("mmpolicy")
     assert lib.inserted == []
 

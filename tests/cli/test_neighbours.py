@@ -43,7 +43,7 @@ def test_what_would_end_it_is_refused(
     clock.at = [(30.0, lambda: found.append(run(*words_of(tree, words))))]
     assert ab(*SWITCHBACK, *FIXED).code == 0
     (result,) = found
-    assert (result.code, "this would end a running experiment: ab run" in result.err) == (
+    assert (result.code, "this change would end a running experiment: ab run" in result.err) == (
         9, True
     )  # fmt: skip
     assert "--force ends it" in result.err

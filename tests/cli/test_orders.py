@@ -249,8 +249,12 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
     assert load.__module__
     block = next(i for i, line in enumerate(lines) if '"kind": "block"' in line)
     for field, wrong, said in (
-        ("began", None, "block without 'began'"),
-        ("decisions", {"treatment": "many"}, "decisions of a block are 'many'"),
+        ("began", None, "the block has no field 'began'"),
+        (
+            "decisions",
+            {"treatment": "many"},
+            "'decisions' of a block has the count 'many', which is not",
+        ),
     ):
         record = json.loads(lines[block])
         if wrong is None:

@@ -105,7 +105,7 @@ def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.out.splitlines() == [
         "my app-2-77: question=full(-1,14) answer=1",
         "my app-2-77: zone=2",
-        "24 lines were lost, as they came too fast",
+        "24 calls are missing here, as they came too fast",
         "my app-2-77: zone=2",
     ]
     for event in "compact", "question":
@@ -195,16 +195,16 @@ def test_load(
     helper.write_text('#!/bin/sh\necho "$@" >"$0.asked"\necho own\n')
     helper.chmod(0o755)
     monkeypatch.setattr(bpf, "PLACES", str(tmp_path))
-    assert "accepts it" in run("policy", "load", "--dry-run", file).out
+    assert "verifier accepts the program" in run("policy", "load", "--dry-run", file).out
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"verify own {PINS}\n"
     put_slot(slots, 0, "own")
     assert run("policy", "load", file).out.splitlines() == [
-        "own: loaded as program 31", "next: mmpolicy set anon_order own",
+        "own: loaded, as BPF program 31", "next: mmpolicy set anon_order own",
     ]  # fmt: skip
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"load own {PINS}\n"
     assert run("policy", "replace", file, "--json").json["program"] == 31
     assert (tmp_path / "mmpolicy-bpf.asked").read_text() == f"replace own {PINS}\n"
-    assert run("policy", "replace", file).out == "own: replaced as program 31\n"
+    assert run("policy", "replace", file).out == "own: replaced, as BPF program 31\n"
     assert [line.partition(": own, program 31, from ")[0] for line in log] == [
         "policy load", "policy replace", "policy replace",
     ]  # fmt: skip
@@ -247,7 +247,7 @@ def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = (TREE / "docs/writing-a-policy.md").read_text().partition("```c\n")[2]
     assert (tmp_path / "mine.bpf.c").read_text() == shown.partition("```")[0]
     (tmp_path / "mine.bpf.c").write_text("my work")
-    assert (again := run("policy", "new", "mine")).code == 1 and "is there already" in again.err
+    assert (again := run("policy", "new", "mine")).code == 1 and "exists already" in again.err
     assert (tmp_path / "mine.bpf.c").read_text() == "my work"
     for name in "stock", "Mine", "a" * 16, "../x", "":
         assert run("policy", "new", name).code == 2
@@ -290,7 +290,7 @@ def test_where_nothing_is_loaded(slots: FakeTree, run: Run, log: list[str]) -> N
     assert run("policy", "unload", "--all").out == "no policy in BPF is loaded\n"
     assert run("policy", "unload", "--all", "--json").json["unloaded"] == []
     assert (log, slots.writes) == ([], [])
-    assert "no loaded policy 'own'; there is: none" in run("policy", "show", "own").err
+    assert "no loaded policy 'own'; there are none" in run("policy", "show", "own").err
 
 
 def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
@@ -298,9 +298,9 @@ def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
     put_slot(slots, 0, "own")
     clock.steps += [lambda: None] * 100
     result = run("policy", "unload", "own")
-    assert (result.code, "another process holds it" in result.err) == (1, True)
+    assert (result.code, "another process or pin holds them" in result.err) == (1, True)
     result = run("policy", "unload", "own")
-    assert (result.code, "has no pin" in result.err) == (5, True)
+    assert (result.code, "is not pinned" in result.err) == (5, True)
 
 
 def message(err: str, status: int = 1) -> Error:
@@ -321,11 +321,11 @@ def test_why() -> None:
         13, 34, 0, 0,
     ]  # fmt: skip
     assert message("refused find 2\n").exit_code == 2
-    assert "no policy of its name is pinned" in message("refused find 2\n").message
+    assert "no policy with the name of this one is pinned" in message("refused find 2\n").message
     assert "EPERM" in message("refused pin 1\n").message
-    assert message("refused register 999\n").message.endswith("the kernel says 999")
-    assert message("refused load 12\n").message.endswith("ended with status 1")
-    assert message("refused open 0\n").message.endswith("it is not a BPF object file")
+    assert message("refused register 999\n").message.endswith("the module returned 999")
+    assert message("refused load 12\n").message.endswith("mmpolicy-bpf ended with status 1")
+    assert message("refused open 0\n").message.endswith("the file is not a BPF object file")
     assert message("", -9).message.endswith("the verifier was not done after 30 s")
     assert "--log" not in message("refused register 34\n").next_step
     missing = "libbpf: extern (func ksym) 'gone': not found\nrefused load 2\n"

@@ -104,21 +104,21 @@ def seen(pid: int, **more: Any) -> Reach:
 
 # A program, the obstacle to policies, the cause named, and a part of the way out.
 OUT_OF_REACH = [
-    ("m = private(); forbid()", {}, "prctl", "", "find who calls prctl()"),
+    ("m = private(); forbid()", {}, "prctl", "", "find out what calls prctl()"),
     ("m = private(); forbid()", {"MIMALLOC_ALLOW_THP": "0"}, "prctl", "MIMALLOC_ALLOW_THP=0",
-     "unset it"),
+     "unset this variable"),
     ("named('redis-server'); m = private(); forbid()", {}, "prctl",
      "`disable-thp yes`, the default of redis", "`disable-thp no` in its configuration"),
-    ("forbid()\nif os.fork(): os.wait()\nelse: m = private()", {}, "prctl", "inherited: python",
-     "look at that one"),
+    ("forbid()\nif os.fork(): os.wait()\nelse: m = private()", {}, "prctl", "inherited from python",
+     "look at that parent process"),
     ("m = private(mmap.MADV_NOHUGEPAGE)", {}, "nohugepage", "", "an option of the program"),
     ("m = private(mmap.MADV_NOHUGEPAGE)", {"GODEBUG": "madvdontneed=1,disablethp=1"},
-     "nohugepage", "GODEBUG=disablethp=1", "remove it there"),
+     "nohugepage", "GODEBUG=disablethp=1", "remove this from the environment"),
     ("m = private(mmap.MADV_NOHUGEPAGE)", {"_RJEM_MALLOC_CONF": "background_thread:true,thp:never"},
-     "nohugepage", "thp:never in its environment (jemalloc)", "remove it there"),
+     "nohugepage", "thp:never in its environment (jemalloc)", "remove this from the environment"),
     ("m = private(mmap.MADV_HUGEPAGE)", {}, "advised", "", "override_madvise=1"),
     ("m = private(mmap.MADV_HUGEPAGE)", {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}, "advised",
-     "glibc.malloc.hugetlb=1", "take that out, or override_madvise=1"),
+     "glibc.malloc.hugetlb=1", "remove that setting, or set override_madvise=1"),
     ("named('qemu-system-x86'); m = private(mmap.MADV_HUGEPAGE)", {}, "advised", "QEMU asks",
      "override_madvise=1"),
     ("m = shared('heap')", {}, "shared", "", f"echo advise >{SHMEM}"),
@@ -143,7 +143,7 @@ def test_what_is_out_of_reach(
     assert out in barrier.way_out
     assert barrier.kib >= 0.9 * (MIB << 10) and 0.5 < barrier.share <= 1.0
     (line,) = found.lines()
-    assert line.startswith(f"{found.name} ({found.pid}): no policy for large folios reaches ")
+    assert line.startswith(f"{found.name} (pid {found.pid}): no policy for large folios reaches ")
 
 
 # Python 3.14 obeys this variable, as it has its own mimalloc, though it does not use it.
@@ -184,7 +184,9 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
     found = reach(Tree(), pid, Holds(Tree(), limit_s=1e-9))
     assert found.barriers == ()
     (text,) = found.unknown
-    assert "madvise() flags of " in text and "would stop the process for more than" in text
+    assert (
+        "madvise() flags of " in text and "would block mmap() of the process for more than" in text
+    )
 
 
 def test_many_processes(start: Start) -> None:
@@ -315,7 +317,7 @@ def test_where_a_folio_fits(area: Vma, could: bool) -> None:
         ("/usr/lib/libmimalloc-secure.so.3.4", "mimalloc 3.4 asks"),
         ("/usr/lib/libmimalloc.so", "mimalloc asks"),
         ("/usr/lib/libmimalloc.so.2.1", ""),
-        ("/v/site-packages/pyarrow/libarrow.so.2100", "pyarrow 21: its mimalloc"),
+        ("/v/site-packages/pyarrow/libarrow.so.2100", "pyarrow 21: the mimalloc"),
         ("/v/site-packages/pyarrow/libarrow.so.1700", ""),
         ("/a/node_modules/@swc/core-linux-x64-gnu/swc.linux-x64-gnu.node", "@swc/core"),
         ("/v/numpy/_core/_multiarray_umath.cpython-313-x86_64-linux-gnu.so", "numpy asks"),
@@ -338,6 +340,6 @@ def test_redis_on_a_host_as_debian_installs_it(host: FakeTree) -> None:
     host.put("/proc/10/status", host.read("/proc/10/status")[:-1] + "0")
     host.put(ENABLED, "[always] madvise never")
     (line,) = reach(host, 10).lines()
-    assert f"as {ENABLED} is `always`; remedy: echo madvise >{ENABLED}, or" in line
+    assert f"while {ENABLED} is `always`; remedy: echo madvise >{ENABLED}, or" in line
     host.put(ENABLED, "always [madvise] never")
     assert "was `always` when it started; remedy: restart it" in reach(host, 10).barriers[0].text

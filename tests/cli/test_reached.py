@@ -15,7 +15,7 @@ from .test_explain import make_traced
 from .test_map import make_process
 
 SERVICE = "/system.slice/redis.service"
-TOLD = "redis-server (10): no policy for large folios reaches 100% of its memory"
+TOLD = "redis-server (pid 10): no policy for large folios reaches 100% of the memory"
 ADAPTIVE = ("--treatment", "anon_order=adaptive")
 KNOB = ("--treatment", "hugepages-64kB/enabled=always")
 PGFAULT = ("--metric", "vmstat.pgfault/s lower")
@@ -108,8 +108,10 @@ def test_advice_is_told_of_a_policy_that_leaves_it_alone(run: Run, host: FakeTre
     advised(host)
     with_policy(run)
     (line,) = run("bind", "--cgroup", SERVICE, "web").err.splitlines()
-    assert "as it asks for huge pages there (MADV_HUGEPAGE)" in line
-    assert line.endswith("override_madvise=1 of anon_order lets the policy decide there too")
+    assert "as the program asks for huge pages there (MADV_HUGEPAGE)" in line
+    assert line.endswith(
+        "set override_madvise=1 of anon_order, so that the policy decides there too"
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,10 @@ def test_what_cannot_differ_is_not_compared(
     )
     assert ("cannot differ" in result.err, result.code) == (refused, 2 if refused else 0)
     if refused:
-        assert f"the arms cannot differ in {SERVICE}: redis-server (10): no policy" in result.err
+        assert (
+            f"no policy reaches the processes of {SERVICE}, so the arms cannot differ: "
+            "redis-server (pid 10): no policy"
+        ) in result.err
         assert result.err.splitlines()[-1].startswith("next: ")
     else:
         assert "no policy" not in result.err
@@ -174,12 +179,12 @@ def test_explain_and_recommend(run: Run, tree: FakeTree, clock: Clock) -> None:
     result = run("explain", "10")
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
-    assert "no policy for large folios reaches 100% of its memory" in lines[1]
+    assert "no policy for large folios reaches 100% of the memory" in lines[1]
     assert run("explain", "10", "--json").json["reach"]["barriers"][0]["key"] == "prctl"
     for loaded in True, False:
         result = run("recommend", "10")
         assert (result.code, result.out) == (7, "")
         assert "no policy for large folios reaches" in result.err
-        assert "next: find who calls prctl()" in result.err
+        assert "next: find out what calls prctl()" in result.err
         if loaded:
             tree.make_unloaded()

@@ -135,8 +135,8 @@ def rename(file: Path) -> None:
     [
         (Path.unlink, "ENOENT"),
         (change, "has another SHA-256"),
-        (spoil, "max_order is not 2 to 9"),
-        (rename, "its policy has another name"),
+        (spoil, "max_order of the policy is not 2 to 9"),
+        (rename, "the policy in the object file has another name than the one given"),
     ],
 )
 def test_what_cannot_be_loaded(
@@ -152,7 +152,7 @@ def test_what_cannot_be_loaded(
     assert read_named(host) == before
     result = run("apply", "--skip-missing", str(saved))
     assert (result.code, len(result.err.splitlines())) == (0, 1)
-    assert word in result.err and result.err.endswith(": left out\n")
+    assert word in result.err and result.err.endswith(": this policy is left out\n")
     state = read_named(host)
     assert state["profiles/default/anon_order/policy"] == "stock"
     assert state["profiles/web/thp_gfp/policy"] == "light"
@@ -199,16 +199,19 @@ def test_what_save_has_to_say(host: FakeTree, run: Run, file: Path) -> None:
     run("policy", "load", str(file))
     change(file)
     result = run("save")
-    assert ("will not be there after a boot" in result.err, "sha256" in result.out) == (True, True)
+    assert ("cannot be loaded again after a boot" in result.err, "sha256" in result.out) == (
+        True,
+        True,
+    )
     for text in "{", "[]", "{}", json.dumps({"program": 1}):
         host.put(f"{RECORDS}/own.json", text)
         result = run("save")
-        assert ("left out" in result.err, "sha256" in result.out) == (True, False)
+        assert ("does not contain" in result.err, "sha256" in result.out) == (True, False)
     put_object(file)
     run("policy", "replace", str(file))
     assert run("save").err == ""
     host.put(f"{CONTROL}/bpf/slot0/program", "99")  # another loader
-    assert "mmpolicy policy load has not loaded it" in run("save").err
+    assert "another program than mmpolicy has loaded it" in run("save").err
     assert run("policy", "show", "own", "--json").json["sha256"] is None
 
 
@@ -216,7 +219,7 @@ def test_a_load_that_cannot_be_written_down(host: FakeTree, run: Run, file: Path
     """It is still loaded."""
     host.put(RECORDS, "a file where the folder should be")
     result = run("policy", "load", str(file))
-    assert (result.code, "mmpolicy save will leave it out" in result.err) == (0, True)
+    assert (result.code, "mmpolicy save will leave the policy out" in result.err) == (0, True)
 
 
 def test_what_is_no_change(host: FakeTree, run: Run, file: Path) -> None:

@@ -24,8 +24,8 @@ COUNTED = {
     "shadow_reason_dense_neighbour": 900,
 }
 TEXT = (
-    "shadow of anon_order: of 1000 faults it would have avoided 800 to 850 (80 to 85 %), "
-    "and taken 602 to 652 pages more"
+    "shadow of anon_order: of 1000 page faults, this policy would have avoided 800 to 850 "
+    "(80 to 85 %), and it would have taken 602 to 652 pages more"
 )
 
 
@@ -86,7 +86,10 @@ def test_what_it_would_have_done() -> None:
     fixed = {"shadow_requested_order_4": 160, "shadow_allocated_order_4": 10}
     found = shadow_of(fixed)
     assert found == Shadow(160, 150, 150, 0, 0)
-    assert found.text() == "of 160 faults it would have avoided 150 (94 %), and taken 0 pages more"
+    assert found.text() == (
+        "of 160 page faults, this policy would have avoided 150 (94 %), and it would have "
+        "taken 0 pages more"
+    )
 
 
 def test_stats(run: Run, tree: FakeTree) -> None:

@@ -35,7 +35,7 @@ def test_where_the_action_is(run: Run, tree: FakeTree) -> None:
     tree.put(STATS, "decisions 0")
     assert run("stats").out.splitlines() == [
         "every counter is 0",
-        "but not of: web (mmpolicy stats --profile NAME)",
+        "profiles with counters above 0: web (mmpolicy stats --profile NAME)",
     ]
     assert "but not of" not in run("stats", "--profile", "web").out
 

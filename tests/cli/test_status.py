@@ -35,7 +35,7 @@ def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
         "FOR PROFILE POINT POLICY KNOBS",
         f"all others default anon_order fixed {COMMON} max_order=6",
         f"/app.slice/a, /app.slice/b, /app.slice/c, 2 more web anon_order never {COMMON}",
-        "all stock: idle (/app.slice/e)",
+        "profiles with all points at stock: idle (/app.slice/e)",
     ]
     assert run().out.startswith(result.out)
     data = run("status", "--json").json
@@ -66,7 +66,9 @@ def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:
     assert "experiment: b for 50 %, a for the others" in run().out
     tree.expire()
     assert run("status").out.splitlines() == [
-        "state: expired", "the lease has expired: mmpolicy reset acknowledges it",
+        "state: expired", (
+            "the lease has expired, so the kernel is at stock: mmpolicy reset acknowledges it"
+        ),
     ]  # fmt: skip
 
 
@@ -75,7 +77,10 @@ def test_without_the_module(run: Run, tree: FakeTree) -> None:
     tree.make_unloaded()
     assert (run("status").code, run("status").out) == (3, "")
     tree.put(RECOVERY, "{}")
-    told = "a killed experiment has left knobs of the kernel changed: mmpolicy ab restore\n"
+    told = (
+        "an experiment was killed, and knobs of the kernel still have its values: mmpolicy ab "
+        "restore\n"
+    )
     assert (run("status").code, run("status").out) == (3, told)
     result = run("status", "--json")
     assert (result.code, result.out, '"exit": 3' in result.err) == (3, "", True)

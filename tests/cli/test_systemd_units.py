@@ -240,7 +240,7 @@ def test_templates_of_instances(unit: str, template: str) -> None:
         ("workr@1", "did you mean worker@"),
         ("postgresql", "did you mean postgresql@.service?"),
         ("qqq", "systemctl list-unit-files lists the units"),
-        ("pipewire", "is a user unit"),
+        ("pipewire", "is a unit of a user's systemd"),
         ("app.slice", "mmpolicy bind --cgroup app.slice"),
     ],
 )
@@ -273,14 +273,20 @@ def test_what_is_left_out_tells_a_stopped_unit_from_a_wrong_one(run: Run, host: 
     result = run("apply", "--skip-missing", str(host.real(FOLDER)))
     assert result.code == 0
     told = [
-        line.rpartition(": left out")[0].partition("toml:")[2] for line in result.err.splitlines()
+        line.rpartition(": this binding is left out")[0].partition("toml:")[2]
+        for line in result.err.splitlines()
     ]
     assert told == [
-        "3: nginx.service does not run now", "4: systemd knows no ngnix.service",
-        "5: redis-server.service does not run now",
+        (
+            "3: nginx.service does not run now, so it has no cgroup to bind"
+        ), "4: systemd does not know the unit ngnix.service",
+        "5: redis-server.service does not run now, so it has no cgroup to bind",
     ]  # fmt: skip
     result = run("apply", str(host.real(FOLDER)))
-    assert (result.code, "start it, or apply with --skip-missing" in result.err) == (1, True)
+    assert (result.code, "start the service, or apply with --skip-missing" in result.err) == (
+        1,
+        True,
+    )
     host.put(f"{FOLDER}/host.toml", 'version = 1\n[bindings]\nngnix = "web"\n')
     result = run("apply", str(host.real(FOLDER)))
     assert (result.code, "did you mean nginx.service?" in result.err) == (1, True)
@@ -294,7 +300,10 @@ def test_a_stopped_unit_and_a_wrong_one(run: Run, host: FakeTree, words: str) ->
     """Wherever a unit names a cgroup, the two are distinguished."""
     for given in ("nginx", "nginx.service"):
         stopped = run(*words.split(), given)
-        assert (stopped.code, "nginx.service does not run now" in stopped.err) == (2, True)
+        assert (
+            stopped.code,
+            "nginx.service does not run now, so it has no cgroup" in stopped.err,
+        ) == (2, True)
         assert "systemctl start nginx.service" in stopped.err
     wrong = run(*words.split(), "ngnix")
     assert (wrong.code, "did you mean nginx.service?" in wrong.err) == (2, True)

@@ -57,7 +57,7 @@ def test_tables(run: Run) -> None:
 
 def test_cgroups_without_a_memory_controller_are_told(run: Run, tree: FakeTree) -> None:
     """As on a hybrid host, where the controller is in a hierarchy of cgroup v1."""
-    note = "note: no cgroup accounts for memory here"
+    note = "note: the use by cgroup is not shown, as no cgroup accounts for memory on this host"
     assert note not in run("thp").out
     for path in ("/a", "/a/b", "/a/b/c"):
         for name in ("current", "stat", "pressure"):

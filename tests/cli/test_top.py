@@ -223,12 +223,12 @@ def test_an_ordinary_user(run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPa
 
     def reader(path: str) -> object:
         if path.endswith(("kpageflags", "pagemap")):
-            raise Error(f"cannot read {path}", 4, "run it as root")
+            raise Error(f"cannot read {path}", 4, "run the command as root")
         return plain(path)
 
     monkeypatch.setattr(host, "reader", reader)
     result = run("top", "-n", "1", *ALL)
-    assert result.out.startswith("cannot read /proc/kpageflags; next: run it as root")
+    assert result.out.startswith("cannot read /proc/kpageflags; next: run the command as root")
     assert result.out.count(" ? ") == 8  # waste and its error, of two cgroups and two processes
 
 
@@ -240,7 +240,7 @@ def test_a_container_that_may_not_look(
 
     def reader(path: str) -> object:
         if path.startswith(tuple(denied)) and path.endswith("pagemap"):
-            raise Error(f"cannot read {path}", 4, "run it as root")
+            raise Error(f"cannot read {path}", 4, "run the command as root")
         return plain(path)
 
     monkeypatch.setattr(host, "reader", reader)

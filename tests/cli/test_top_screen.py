@@ -173,7 +173,7 @@ def test_keys(screen: Open, host: FakeTree) -> None:
     top.until("UNIT")
     top.press("Down", "Enter")
     top.until("    11 web")
-    lines = top.until("1 processes in /web.service: 100% of its memory was looked at")
+    lines = top.until("1 processes in /web.service: 100% of the memory was looked at")
     (unit,) = [line for line in lines if line.startswith("> - ")]
     assert "/web.service" in unit
     assert "private 8.0 MiB" in lines[-2]
@@ -258,7 +258,7 @@ def test_trim_is_not_offered_where_nothing_is_known_to_be_empty(screen: Open) ->
     top.press("/", "w", "e", "b", "Enter")
     top.until("with 'web'")
     top.press("t")
-    top.until("t: nothing is known to be empty in /web.service")
+    top.until("t: no memory of /web.service is known to be empty")
 
 
 def old_kernel(host: FakeTree) -> None:
@@ -272,7 +272,7 @@ def without_debugfs(host: FakeTree) -> None:
 @pytest.mark.parametrize(
     ("change", "words", "said"),
     [
-        (lambda _host: None, ["--read-only"], "t: not with --read-only"),
+        (lambda _host: None, ["--read-only"], "t: top was started with --read-only"),
         (old_kernel, [], "t: this kernel keeps the empty pages"),
         (without_debugfs, [], "t: no "),
     ],

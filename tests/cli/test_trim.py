@@ -73,7 +73,7 @@ def test_it_is_given_back(run: Run, host: FakeTree, words: tuple[str, ...]) -> N
 def test_table(run: Run, host: FakeTree, log: list[str]) -> None:
     lines = run("trim", "--unit", "redis").out.splitlines()
     assert lines[1].split()[:6] == ["10", "redis", "15360", "16384", "->", "1024"]
-    assert lines[2] == "cgroup /redis.service: 16384 KiB -> 1024 KiB"
+    assert lines[2] == "memory of cgroup /redis.service: 16384 KiB -> 1024 KiB"
     assert log == ["trim redis: 15360 KiB given back"]
 
 
@@ -115,7 +115,9 @@ def test_steps_shrink_where_they_are_slow(run: Run, host: FakeTree, clock: Clock
     host.splits = lambda _value: setattr(clock, "now", clock.now + took.pop(0))
     make_sparse(host, 15, "large", 8192)
     result = run("trim", "--pid", "15", "--hold", "100")
-    assert "left alone: 30 MiB: the kernel did not split" in result.out  # as in this model
+    assert (
+        "memory left as it was: 30 MiB: the kernel did not split"
+    ) in result.out  # as in this model
     steps = [end - start for _, start, end in ranges(host)]
     assert steps == [512, 1024, 2048, 512, 1024, *[512] * 6]  # examined in two halves
 
@@ -149,8 +151,8 @@ def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
         result = run("trim", "--unit", "vm", *words)
         assert (result.code, host.writes) == (5, [])
         assert (
-            "left alone: 3 MiB: the program asked for these folios by MADV_HUGEPAGE" in result.out
-        )
+            "memory left as it was: 3 MiB: the program asked for these folios by MADV_HUGEPAGE"
+        ) in result.out
         assert "--include-madvised" in result.out
         assert "no large folio" not in result.out
         assert "3 MiB" in result.err
@@ -190,13 +192,16 @@ def test_what_is_pinned_stays(run: Run, host: FakeTree) -> None:
     host.splits = lambda _value: None
     result = run("trim", "--unit", "redis")
     assert (result.code, len(host.writes) > 0) == (5, True)
-    assert "left alone: 15 MiB: the kernel did not split these folios" in result.out
+    assert "memory left as it was: 15 MiB: the kernel did not split these folios" in result.out
 
 
 def test_shared_memory_and_pools_are_told(run: Run, host: FakeTree) -> None:
     sizes(host, 11, 2048, more="HugetlbPages:\t131072 kB")
     result = run("trim", "--unit", "web")
-    assert (result.code, "left alone: 128 MiB: pages of a hugetlb pool" in result.out) == (5, True)
+    assert (
+        result.code,
+        ("memory left as it was: 128 MiB: this memory is hugetlb") in result.out,
+    ) == (5, True)
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])
@@ -216,7 +221,7 @@ def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -
     pressure(host, 50)
     result = run("trim", "--pid", "10")
     assert (result.code, host.writes) == (1, [])
-    assert "stopped before the end: tasks wait for memory 50 % of the time" in result.err
+    assert "trim stopped before the end: tasks wait for memory 50 % of the time" in result.err
     pressure(host, 0)
 
     def wait(value: str) -> None:
@@ -240,7 +245,9 @@ def test_it_stops_while_it_looks(run: Run, host: FakeTree) -> None:
 def test_without_pressure_files(run: Run, host: FakeTree) -> None:
     host.remove("/proc/pressure")
     notes = run("trim", "--pid", "10", "--json").json["notes"]
-    assert notes == ["note: the kernel has no PSI, so nothing would stop this"]
+    assert notes == [
+        ("note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this")
+    ]
 
 
 def test_khugepaged_is_told_of(run: Run, host: FakeTree) -> None:
@@ -283,7 +290,7 @@ def refused(tree: FakeTree) -> None:
         (lockdown, 4, "lockdown is 'integrity'", "memory.reclaim"),
         (old_kernel, 3, "Linux 6.12", "restart the program"),
         (no_debugfs, 3, "no /", "mount -t debugfs"),
-        (no_root, 4, "no permission to write", "run it as root"),
+        (no_root, 4, "no permission to write", "run the command as root"),
         (silent_lockdown, 4, "lets nobody write to", "memory.reclaim"),
         (refused, 4, "EPERM", "lockdown"),
     ],
@@ -334,7 +341,7 @@ def test_processes_that_end(run: Run, host: FakeTree) -> None:
     host.splits = end
     data = run("trim", "--unit", "redis", "--json").json
     assert data["processes"][0]["after_kib"] is None
-    assert "no process 10" in run("trim", "--pid", "10").err
+    assert "there is no process 10" in run("trim", "--pid", "10").err
 
 
 def test_usage(run: Run, host: FakeTree) -> None:
@@ -369,7 +376,7 @@ def test_keep(run: Run, tree: FakeTree, clock: Clock, log: list[str]) -> None:
     assert (set(seen), data["profile"]) == ({"trimmed"}, "trimmed")
     assert read_named(tree)["profiles/trimmed/anon_order/policy"] == "adaptive"
     assert read_named(tree)["profiles/trimmed/anon_order/override_madvise"] == "0"
-    assert [note[:30] for note in data["notes"]] == ["note: for its next start: mmpo"]
+    assert [note[:30] for note in data["notes"]] == [("note: to bind the service at i")]
     assert "its next start" not in run("trim", "--pid", "10", "--bind").out
     assert run("revert", "--to", "0").code == 0
     assert bound not in read_named(tree)

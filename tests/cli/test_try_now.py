@@ -52,8 +52,16 @@ DEPLOYS = [
     (UNIT, {"ActiveState": "activating"}, "web.service is activating"),
     (UNIT, {"ActiveState": "deactivating"}, "web.service is deactivating"),
     (UNIT, {"Job": "712"}, "systemd is about to start, stop or reload web.service"),
-    ("app.service", {"ActiveState": "failed"}, "app.service, which depends on web.service"),
-    ("sock.socket", {"ActiveState": "failed"}, "sock.socket, which depends on web.service"),
+    (
+        "app.service",
+        {"ActiveState": "failed"},
+        "the unit app.service, which depends on web.service",
+    ),
+    (
+        "sock.socket",
+        {"ActiveState": "failed"},
+        "the unit sock.socket, which depends on web.service",
+    ),
 ]
 
 
@@ -84,8 +92,8 @@ def test_refused_just_after_a_start(tried: Callable[..., Result], shown: Shown) 
     ("unit", "state", "text"),
     [
         *DEPLOYS,
-        (UNIT, {"MainPID": "18"}, "web.service has another main process"),
-        (UNIT, {"InvocationID": "5aff", "MainPID": "18"}, "web.service was started anew"),
+        (UNIT, {"MainPID": "18"}, "web.service has another main process now"),
+        (UNIT, {"InvocationID": "5aff", "MainPID": "18"}, "web.service was restarted"),
         (UNIT, {"StateChangeTimestampMonotonic": "10"}, "web.service was reloaded, or changed"),
     ],
 )
@@ -128,9 +136,12 @@ def test_its_own_pressure_ends_it(
     clock.at = [(9.0, stall)]
     result = tried()
     assert (result.code in (1, 8), read_named(tree)) == (True, before)
-    assert "memory.pressure:full.avg10 < 10': it is 50" in result.out
+    assert "memory.pressure:full.avg10 < 10' is violated: the value is 50" in result.out
     refused = tried()
-    assert (refused.code, "before the run; nothing was changed" in refused.err) == (1, True)
+    assert (refused.code, ("before the run has begun; nothing was changed") in refused.err) == (
+        1,
+        True,
+    )
 
 
 def test_waiting_for_compaction_is_no_lack_of_memory() -> None:

@@ -244,8 +244,9 @@ def test_a_guard_that_breaks(tried: Callable[..., Result], tree: FakeTree, clock
     assert result.code in (1, 8)
     assert read_named(tree) == before
     assert (
-        "the former state is restored: guard 'psi.memory.full.avg10 < 10': it is 50" in result.out
-    )
+        "the former state is restored: guard 'psi.memory.full.avg10 < 10' is violated: the "
+        "value is 50"
+    ) in result.out
 
 
 def test_refused_before_it_begins(
@@ -262,7 +263,7 @@ def test_refused_before_it_begins(
     assert run("try", "--stop").code == run("try", "--status").code == 1
     assert run("try", "--list").out == "no trial has run\n"
     dry = tried("--dry-run", "--json").json
-    assert "metric cpu (what it is for)" in " ".join(dry["plan"])
+    assert "metric cpu (the metric to improve)" in " ".join(dry["plan"])
     assert tree.writes == writes
     assert read_trials(tree) == []
     tree.make_unloaded()

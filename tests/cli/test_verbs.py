@@ -90,9 +90,9 @@ def test_profiles_are_called_like_programs(program: str, taken: list[str], name:
 def test_one_of_some_names() -> None:
     assert pick("point", "a", ["b", "a"]) == "a"
     for name, known, said, hint in (
-        ("ab", ["zz", "abc"], "no point 'ab'; there is: abc, zz", "did you mean abc?"),
-        ("q", ["abc"], "no point 'q'; there is: abc", "take one of these names"),
-        ("q", [], "no point 'q'; there is: none", "take one of these names"),
+        ("ab", ["zz", "abc"], "there is no point 'ab'; choose from: abc, zz", "did you mean abc?"),
+        ("q", ["abc"], "there is no point 'q'; choose from: abc", "give one of these names"),
+        ("q", [], "there is no point 'q'; there are none", "give one of these names"),
     ):
         with pytest.raises(Error) as refused:
             pick("point", name, known)
@@ -104,7 +104,7 @@ def test_errors_for_programs() -> None:
     found = as_data(explain(errno.ENOENT, "read /x", {}, "/x"))
     assert found == {
         "message": "cannot read /x: ENOENT (No such file or directory)", "path": "/x",
-        "errno": "ENOENT", "exit": 1, "next": "look at the end of dmesg",
+        "errno": "ENOENT", "exit": 1, "next": "dmesg | tail may say why",
     }  # fmt: skip
     usage = as_data(click.UsageError("no"))
     assert usage == {
@@ -126,9 +126,12 @@ def seen(large: dict[int, int], unused: dict[int, int], **wanted: tuple[int, int
     return found
 
 
-RARE, AREA = "large folios would be rare, or wasted", "its largest area has {} MiB"
-BESIDE = "{} of {} faults had fully used memory nearby"
-UNUSED = "{}% of the pages in large folios were never used"
+RARE, AREA = (
+    ("so large folios would be rare, or mostly empty"),
+    "the largest memory area of the process has {} MiB",
+)
+BESIDE = "{} of {} page faults were next to memory that is used in full"
+UNUSED = "{}% of the pages in large folios of this process were never used"
 
 
 @pytest.mark.parametrize(
@@ -147,11 +150,17 @@ UNUSED = "{}% of the pages in large folios were never used"
          Advice("stock", None, (BESIDE.format(0, 101), RARE))),
         (seen({4: 100}, {4: 10}), 0, None),
         (seen({4: 100}, {4: 11}), 0,
-         Advice("adaptive", 2, (UNUSED.format(11), "so folios above 16 kB are not recommended"))),
+         Advice("adaptive", 2, (UNUSED.format(11), (
+             "so folios larger than 16 kB are not recommended"
+         )))),
         (seen({4: 100, 2: 100, 9: 100}, {4: 10, 9: 40}), 0,
-         Advice("adaptive", 4, (UNUSED.format(17), "so folios above 64 kB are not recommended"))),
+         Advice("adaptive", 4, (UNUSED.format(17), (
+             "so folios larger than 64 kB are not recommended"
+         )))),
         (seen({9: 100, 2: 10}, {9: 5, 2: 10}), 0,
-         Advice("adaptive", 2, (UNUSED.format(14), "so folios above 16 kB are not recommended"))),
+         Advice("adaptive", 2, (UNUSED.format(14), (
+             "so folios larger than 16 kB are not recommended"
+         )))),
         (seen({4: 100}, {4: 50}, wanted=(200, 100, 0)), 99 * MIB,
          Advice("adaptive", 2, (UNUSED.format(50), BESIDE.format(100, 200)))),
     ],
@@ -248,14 +257,14 @@ def test_where_a_run_is() -> None:
     place = {"block": 3, "blocks": 9, "phase": "ab", "arm": "control", "left_s": 75.5}
     guards = {"g < 5": 1234567.0, "h < 1": None}
     assert list(told_of_run({**about, **place, "measured": False, "guards": guards})) == [
-        "c against t, into f",
+        "the experiment compares c with t, and writes to f",
         "block 3 of 9, phase ab, arm control, wash-out, 1:15 left",
-        "guard g < 5: it is 1.23457e+06",
+        "guard g < 5: the value is 1.23457e+06",
         "guard h < 1",
     ]
     assert "measured, 1:15 left" in [*told_of_run({**about, **place, "measured": True})][1]
     assert list(told_of_run({**about, "phase": "beginning"})) == [
-        "c against t, into f", "phase beginning",
+        "the experiment compares c with t, and writes to f", "phase beginning",
     ]  # fmt: skip
 
 

@@ -176,7 +176,10 @@ def test_guard_restores_within_a_second(counting: Guest) -> None:
     result = job.wait()
     never_idle.stop()
     assert result.rc == 1
-    assert "guard 'cgroup:/guarded/cgroup.stat:nr_descendants < 1': it is 1" in result.out
+    assert (
+        "guard 'cgroup:/guarded/cgroup.stat:nr_descendants < 1' is violated: the value is 1"
+        in result.out
+    )
     assert must(guest, STATE) == before
     print(f"stopped {stopped - broken:.2f} s, restored {restored - broken:.2f} s after the break")
     assert stopped - broken <= restored - broken <= 1
@@ -295,7 +298,10 @@ def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
         argv = [sys.executable, "-m", "mmpolicy", "ab", "report", "--json", str(samples)]
         report = subprocess.run(argv, check=False, capture_output=True, text=True)
         data = json.loads(report.stdout)
-        doubt = "no policy decided anything in treatment: nothing was compared"
+        doubt = (
+            "no policy decided anything in treatment, so nothing was compared; does any "
+            "process in the scope have page faults?"
+        )
         assert (data["doubts"] == [doubt]) == (not decided)
     must(loaded, f"rmdir {folder}")
 

@@ -109,7 +109,7 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
     must(plain, f"until {ends}; do echo madvise >{file}; sleep 0.3; done", 60)
     result = job.wait()
     assert result.rc == 1
-    assert "another program has changed transparent_hugepage/hugepages-64kB/enabled" in result.out
+    assert "has changed a knob of the experiment: transparent_hugepage/hugepages-64kB" in result.out
     assert "[madvise]" in must(plain, f"cat {THP}/hugepages-64kB/enabled")
     must(plain, f"echo never >{THP}/hugepages-64kB/enabled")
     assert must(plain, KNOBS) == before

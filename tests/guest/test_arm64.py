@@ -132,7 +132,7 @@ def test_larger_pages(machines: Machines) -> None:
     )
     assert not must(guest, "grep ^mmpolicy /proc/modules || true")
     doctor = guest.run("mmpolicy doctor").out
-    assert "its pages have 16 kB, and the module needs those of 4 kB" in doctor
+    assert "the pages of this kernel have 16 kB, and the module needs pages of 4 kB" in doctor
     shown = must(guest, f"{workload('ops')} map 64 touch 0 64 sh 'mmpolicy map --json $PPID'")
     found = json.loads(shown[shown.index("{") :])
     assert found["page_bytes"] == 16384

@@ -254,7 +254,7 @@ def test_the_disk_is_full(many: System) -> None:
             assert folios(guest) == dict.fromkeys(NAMES, LARGE)
             assert must(guest, "systemctl is-active mmpolicy") == "active\n"
             told = must(guest, "journalctl -b -u mmpolicy")
-            assert "ENOSPC" in told and "mmpolicy revert will not know this change" in told
+            assert "ENOSPC" in told and "mmpolicy revert will not know it" in told
     finally:
         many.run("systemctl disable fill; rm /etc/systemd/system/fill.service")
         many.put("etc/fstab", before)

@@ -71,8 +71,10 @@ def test_who_has_signed(machines: Machines, folder: Path) -> None:
     refused(guest, "the kernel accepts only signed modules, and this module is not signed")
     place = "/lib/modules/$(uname -r)/updates/mmpolicy.ko"
     must(guest, f"cp {unknown} {place}")
-    refused(guest, "key of 'stranger' is not enrolled")
+    refused(guest, "the module is signed by 'stranger', whose key the kernel does not know")
     must(guest, f"cp {known} {place} && mmpolicy load")
-    assert "signed by 'enrolled', which the kernel knows" in must(guest, "mmpolicy doctor")
+    assert ("the module is signed by 'enrolled', whose key the kernel knows") in must(
+        guest, "mmpolicy doctor"
+    )
     switch(guest, "fixed")
     assert folios(guest, "map 1024 touch 0 1024 folios 0 1024") == [{4: 1024}]

@@ -129,7 +129,10 @@ RENAMED = {
     "kobj_attribute": ("anon_order", "anon_enabled_show has become"),
     "zonelist": ("thp_gfp", "try_to_free_pages has become"),
     "capture_control": ("compact", "compact_zone has become"),
-    "whole_zone": ("compact", "compact_control has no bool whole_zone"),
+    "whole_zone": (
+        "compact",
+        ("the structure compact_control of this kernel has no bool whole_zone"),
+    ),
     "zap_details": ("madv_free", "has become"),
 }
 

@@ -57,7 +57,7 @@ Remedies = dict[int, tuple[Exit, str]]
 
 def explain(number: int, action: str, remedies: Remedies, path: str = "") -> Error:
     """Return the error for an errno. remedies: exit code and next step by errno."""
-    code, hint = remedies.get(number, (Exit.FAILED, "look at the end of dmesg"))
+    code, hint = remedies.get(number, (Exit.FAILED, "dmesg | tail may say why"))
     name = errno.errorcode.get(number, str(number))
     return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number, path)
 
@@ -80,6 +80,6 @@ def pick(kind: str, name: str, names: Iterable[str]) -> str:
     if name in known:
         return name
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "take one of these names"
-    listed = ", ".join(known) or "none"
-    raise Error(f"no {kind} '{name}'; there is: {listed}", Exit.USAGE, hint)
+    hint = f"did you mean {close[0]}?" if close else "give one of these names"
+    listed = f"choose from: {', '.join(known)}" if known else "there are none"
+    raise Error(f"there is no {kind} '{name}'; {listed}", Exit.USAGE, hint)

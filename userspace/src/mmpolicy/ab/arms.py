@@ -45,8 +45,8 @@ def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
     if err.exit_code == Exit.LACKING:
         raise err
     if not tree.is_dir(CONTROL):
-        text = f"{err.message}, and policies need the module, which is not loaded"
-        hint = f"mmpolicy load, if you mean a policy of the module; else {err.next_step}"
+        text = f"{err.message}; if you mean a policy of the module: the module is not loaded"
+        hint = f"for a policy of the module, mmpolicy load; for a knob, {err.next_step}"
         raise Error(text, Exit.LACKING, hint)
 
 

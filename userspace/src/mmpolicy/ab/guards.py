@@ -40,10 +40,14 @@ class Guard:
             raise click.UsageError(f"guard '{text}' is not of the form METRIC < NUMBER")
         metric = Metric.parse(found[1])
         if any(isinstance(source, Command) for source in metric.sources()):
-            raise click.UsageError(f"guard '{text}': a command is too slow for a guard")
+            raise click.UsageError(
+                f"guard '{text}': cmd: cannot be a guard, as a command is too slow to be "
+                "run for each sample"
+            )
         if metric.of_units:
             raise click.UsageError(
-                f"guard '{text}' is a metric of each unit: name one cgroup, by cgroup:PATH/FILE:KEY"
+                f"guard '{text}': unit: has a value for each cgroup, and a guard needs "
+                "a single one; name one cgroup, as in cgroup:PATH/FILE:KEY"
             )
         return cls(text.strip(), metric, found[2], limit)
 
@@ -89,5 +93,5 @@ class Watch:
             for value, arm in guard.values(self.window):
                 self.last[guard.text] = value
                 if not guard.holds(value):
-                    return f"guard '{guard.text}': it is {value:.6g}", arm
+                    return f"guard '{guard.text}' is violated: the value is {value:.6g}", arm
         return None

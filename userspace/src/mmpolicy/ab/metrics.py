@@ -88,7 +88,7 @@ def parse_source(text: str) -> Source:
         found = re.fullmatch(form, body, re.DOTALL)
         if found:
             return make(body, body != text, found)
-    raise click.UsageError(f"'{text}' is not a source of numbers; the sources are: {FORMS}")
+    raise click.UsageError(f"'{text}' is not a source for a metric; the sources are: {FORMS}")
 
 
 @dataclass(frozen=True)
@@ -117,17 +117,20 @@ class Metric:
         name, body = (named[1], body[named.end() :]) if named else (body, body)
         if role and not better:
             raise click.UsageError(
-                f"'{text}': a guard needs `lower` or `higher`, to say which is better"
+                f"metric '{text}': a guard needs the word `lower` or `higher`, to say "
+                "which is better"
             )
         if not 0 <= margin < 100:
-            raise click.UsageError(f"'{text}': the margin of a guard must be below 100 %")
+            raise click.UsageError(f"metric '{text}': the margin of a guard must be below 100 %")
         inside = re.fullmatch(OF_SAMPLES, body, re.DOTALL)
         of, body = (inside[1], inside[2]) if inside else ("", body)
         top, *bottom = [body] if body.startswith("cmd:") else re.split(RATIO, body, maxsplit=1)
         below = parse_source(bottom[0].strip()) if bottom else None
         over = parse_source(top.strip())
         if below and isinstance(over, UnitFile) != isinstance(below, UnitFile):
-            raise click.UsageError(f"'{text}': a ratio needs two sources with unit:, or none")
+            raise click.UsageError(
+                f"metric '{text}': in a ratio, either both sources begin with unit:, or none does"
+            )
         return cls(text.strip(), name, over, below, better, margin, bool(role), of)
 
     def sources(self) -> tuple[Source, ...]:

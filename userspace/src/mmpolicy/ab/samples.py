@@ -69,7 +69,7 @@ def _number(value: Any) -> float:
     if value is None:
         return nan
     if not isinstance(value, NUMBER):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)
 
 
@@ -89,16 +89,20 @@ def _check_counts(block: dict[str, Any]) -> None:
     for what in COUNTED:
         for count in block.get(what, {}).values():
             if type(count) is not int:
-                raise TypeError(f"{what} of a block are {count!r}")
+                raise TypeError(
+                    f"'{what}' of a block has the count {count!r}, which is not a whole number"
+                )
 
 
 def check(record: dict[str, Any], kind: str) -> None:
     """Raise a ValueError unless the line has the required fields of its kind."""
     for name, kinds in FIELDS[kind].items():
         if name not in record:
-            raise ValueError(f"{kind} without '{name}'")
+            raise ValueError(f"the {kind} has no field '{name}'")
         if not isinstance(record[name], kinds):
-            raise ValueError(f"'{name}' of {kind} is {record[name]!r}")
+            raise ValueError(
+                f"the field '{name}' of the {kind} has the wrong kind of value: {record[name]!r}"
+            )
 
 
 @dataclass
@@ -119,10 +123,10 @@ class Recording:
             check(record, kind)
         if kind == "block":
             if record["phase"] not in PHASES or record["arm"] not in ("", *ARMS):
-                raise ValueError(f"not a block of an experiment: {record}")
+                raise ValueError(f"this block has an unknown phase or arm: {record}")
             _check_counts(record)
             if not set(record.get("units", {}).values()) <= set(ARMS):
-                raise ValueError(f"units that are in no arm: {record['units']}")
+                raise ValueError(f"this block has units in neither arm: {record['units']}")
             self.blocks[record["number"]] = record
         elif kind == "sample":
             self.windows.setdefault(record["block"], []).append(_sample_of(record))
@@ -369,23 +373,25 @@ def parse(lines: Iterable[str], name: str) -> Recording:
             text = f"{name}, line {number}, is not a valid record: {err}"
             raise Error(text, Exit.USAGE, HINT) from err
     if recording is None:
-        raise Error(f"{name} is empty", Exit.USAGE, HINT)
+        raise Error(f"the file {name} is empty", Exit.USAGE, HINT)
     return recording
 
 
 def _checked(header: dict[str, Any]) -> dict[str, Any]:
     if header["kind"] != "header" or header["version"] not in VERSIONS:
-        raise ValueError(f"not a header of version {VERSIONS[0]} to {VERSIONS[-1]}")
+        raise ValueError(
+            f"the first line is not a header of version {VERSIONS[0]} to {VERSIONS[-1]}"
+        )
     check(header, "header")
     if header["version"] > 1:
         check(header, "identity")
     for arm in ARMS:
         given, settings = (header[arm].get(name) for name in ("given", "settings"))
         if not isinstance(given, str) or not isinstance(settings, dict):
-            raise ValueError(f"the header has no settings of arm '{arm}'")
+            raise ValueError(f"the header has no valid settings of arm '{arm}'")
     texts = [*header["metrics"], *header["guards"]]
     if not header["metrics"] or not all(isinstance(text, str) for text in texts):
-        raise ValueError("the header has no metrics")
+        raise ValueError("the header has no valid metrics")
     sound = header["block_s"] > header["washout_s"] >= 0 and header["seed"] >= 0
     sound = sound and 0 <= (header.get("margin") or 0) < PERCENT
     sound = sound and header["block_s"] <= MOST_SAMPLES * header["interval_s"]
@@ -400,4 +406,8 @@ def load(path: Path) -> Recording:
         with path.open(encoding="utf-8", errors="replace") as file:
             return parse(file, str(path))
     except OSError as err:
-        raise Error(f"cannot read {path}: {err.strerror}", Exit.FAILED, "give its path") from err
+        raise Error(
+            f"cannot read {path}: {err.strerror}",
+            Exit.FAILED,
+            "give the path of a file that mmpolicy ab run has written",
+        ) from err

@@ -74,7 +74,7 @@ class Change(NamedTuple):
     def text(self) -> str:
         """Return the change as text."""
         if not self.before:
-            return "nothing to compare with"
+            return "no ratio, as the value before was 0"
         estimate, low, high = (
             _percent(self.percent(each)) for each in (self.estimate, self.low, self.high)
         )

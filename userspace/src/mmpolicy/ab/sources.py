@@ -171,7 +171,7 @@ class HostFile(Source):
         if value is None:
             close = get_close_matches(self.key, without_zones(numbers))
             hint = f"did you mean {close[0]}?" if close else f"look into {self.place(tree)}"
-            text = f"no number '{self.key}' in {tree.real(self.place(tree))}"
+            text = f"{tree.real(self.place(tree))} has no number '{self.key}'"
             raise Error(text, Exit.USAGE, hint)
         return value
 
@@ -271,8 +271,11 @@ class CgroupFile(HostFile):
             raise Error(f"no cgroup '{cgroup}' in {places}", Exit.USAGE, hint)
         found = [f"{each}/{file}" for each in folders if tree.exists(f"{each}/{file}")]
         if not found:
-            hint = f"look into {folders[0]}; its parent's cgroup.subtree_control turns files on"
-            raise Error(f"no file '{file}' in {', '.join(folders)}", Exit.USAGE, hint)
+            hint = (
+                f"look into {folders[0]} for the files that it has; cgroup.subtree_control "
+                "of its parent turns controllers on"
+            )
+            raise Error(f"there is no file '{file}' in {', '.join(folders)}", Exit.USAGE, hint)
         return found[0]
 
     @property

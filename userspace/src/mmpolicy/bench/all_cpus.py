@@ -30,7 +30,7 @@ WINDOW_S = 0.05  # longest time in seconds that CPUs fault at once
 # seconds until the CPUs start together: a fixed part, and one for each CPU
 AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001
 AGREE = 1.1  # largest factor between odd and even turns on a quiet host
-NO_REPLY = "a process that measures was killed"
+NO_REPLY = "a measuring process of mmpolicy calibrate was killed, perhaps for lack of memory"
 
 
 # result of one CPU in a turn: ns per fault, or None if it got no folios of this size
@@ -81,7 +81,7 @@ class Crew:
                 os.write(tell, order)
         replies = [os.read(hear, 4096) for _, _, hear in members]
         if not all(replies):
-            raise Error(NO_REPLY, Exit.FAILED, "look at the end of dmesg")
+            raise Error(NO_REPLY, Exit.FAILED, "dmesg | tail says whether the kernel killed it")
         return [json.loads(reply) for reply in replies]
 
     def end(self) -> None:
@@ -173,7 +173,7 @@ def unquiet(turns: Turns) -> str:
     cpus, size = worst = max(far, key=lambda key: far[key])
     if far[worst] <= AGREE:
         return ""
-    times = f"{far[worst]:.2f} times as long in every other turn"
+    times = f"{far[worst]:.2f} times as long in every other turn, so the host is not quiet"
     return f"a fault of {size >> 10} kB on {cpus} CPUs took {times}"
 
 
@@ -186,8 +186,13 @@ def advice(rows: Sequence[Together]) -> str:
     dear = {size: found for size in sizes if (found := dear_in(rows, size))}
     good = [f"{size >> 10} kB" for size in sizes if size not in dear]
     if not good:
-        return f"no size costs less than single pages on 1 to {most} CPUs: leave them off"
+        return (
+            f"no folio size costs less than single pages on 1 to {most} CPUs: leave all sizes off"
+        )
     if not dear:
-        return f"each size costs less than single pages, on 1 to {most} CPUs at once"
+        return f"each folio size costs less than single pages, on 1 to {most} CPUs at once"
     told = [f"{size >> 10} kB where {each.cpus} CPUs fault at once" for size, each in dear.items()]
-    return f"more than single pages cost {', '.join(told)}: take {', '.join(good)}"
+    return (
+        f"these sizes cost more than single pages: {', '.join(told)}; turn on only "
+        f"{', '.join(good)}"
+    )

@@ -120,8 +120,15 @@ class Arms:
         now = read_profile(Control(self.tree), arm.profile)
         own: State = {key.of(arm.profile): value for key, value in arm.settings.items()}
         if of_host := [key for key in arm.settings if key.of(arm.profile) not in now]:
-            text = f"{of_host[0].inside} is a setting of the whole host, not of one command"
-            raise Error(text, Exit.USAGE, "mmpolicy ab run --design switchback")
+            text = (
+                f"{of_host[0].inside} is a setting of the whole host, and an arm of bench "
+                "may only set those of its command"
+            )
+            raise Error(
+                text,
+                Exit.USAGE,
+                "mmpolicy ab run --design switchback compares settings of the whole host",
+            )
         for write in plan(now, now | own):
             perform(self.tree, write)
 

@@ -110,9 +110,13 @@ class Programs:
         while not self._is_ready():
             self.tick()
             if self._ask("is_over", pid=pid)["over"]:
-                raise _failed(self.work.server, "it has ended", output)
+                raise _failed(self.work.server, "the server ended before it was ready", output)
             if monotonic() > end:
-                raise _failed(self.work.server, f"not ready in {self.work.limit_s:g} s", output)
+                raise _failed(
+                    self.work.server,
+                    f"--ready did not succeed within {self.work.limit_s:g} s",
+                    output,
+                )
             sleep(POLL_S)
 
     def _is_ready(self) -> bool:
@@ -152,9 +156,11 @@ class Programs:
                 self.tick()
                 if monotonic() > end:
                     text = f"'{self.work.command[0]}' did not end within {limit_s:g} s"
-                    raise Error(text, Exit.FAILED, "give a longer --timeout")
+                    raise Error(
+                        text, Exit.FAILED, "give a longer --timeout, or a command that does less"
+                    )
         except (OSError, ValueError) as err:
-            text = "the process that starts the programs has ended"
+            text = "the helper process of mmpolicy bench, which starts the programs, has ended"
             raise Error(text, Exit.FAILED, "give the command again") from err
 
     def _checked(self, found: dict[str, Any], name: str, output: Path) -> Values:
@@ -162,7 +168,7 @@ class Programs:
             raise Error(found["error"], Exit.FAILED, "give the path of the program, or install it")
         values = self._values(found)
         if found["status"]:
-            raise _failed(name, f"ended with status {found['status']}", output)
+            raise _failed(name, f"the program ended with status {found['status']}", output)
         return values
 
     def _values(self, took: dict[str, Any]) -> Values:
@@ -180,4 +186,8 @@ def _starter() -> list[str]:
 
 def _failed(name: str, why: str, output: Path) -> Error:
     said = output.read_text(errors="replace").strip()[-TAIL:]
-    return Error(f"'{name}': {why}{': ' * bool(said)}{said}", Exit.FAILED, "run it by hand first")
+    return Error(
+        f"'{name}': {why}{': ' * bool(said)}{said}",
+        Exit.FAILED,
+        "run the program by hand, and bench it once it works",
+    )

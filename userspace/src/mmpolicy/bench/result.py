@@ -155,7 +155,10 @@ class Result:
         of = "medians of the ratios" if self.by_median else "ratios"
         numbers = sorted({len(rounds_of(self.runs, arm)) for arm in self.arms})
         runs = " to ".join(str(each) for each in dict.fromkeys((numbers[0], numbers[-1])))
-        yield f"means of {runs} runs each; {of} with their 95 % interval"
+        yield (
+            f"the tables show means of {runs} runs of each arm; {of} have their 95 % "
+            "interval in brackets"
+        )
         yield from (self.sentence(arm) for arm in self.arms[1:])
 
     def found(self, arm: Arm) -> bool:
@@ -170,7 +173,8 @@ class Result:
         rounds = len(rounds_of(self.runs, arm))
         if not effect or rounds < need:
             return (
-                f"{arm.name}: {rounds} rounds are too few to show a difference, take {need} or more"
+                f"{arm.name}: {rounds} rounds are too few to show a difference; give "
+                f"--runs {need} or more"
             )
         p = f"p = {self.corrected[arm.name]:.2g}"
         if not self.found(arm):

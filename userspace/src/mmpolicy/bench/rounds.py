@@ -24,7 +24,7 @@ from mmpolicy.errors import Error
 PILOT = 8  # number of rounds from which the noise is first estimated
 MOST = 400  # most rounds, even if the noise requires more
 LOOKS = 1.25  # factor by which the number of rounds grows until the precision is computed again
-ADVICE = "choose a quieter time, one CPU (taskset -c 0) or a longer program"
+ADVICE = "bench at a quieter time, on one CPU (taskset -c 0), or with a longer program"
 
 
 @dataclass
@@ -100,17 +100,17 @@ class Length:
         return f"round {done} of {hedge * (done < self.rounds)}{self.rounds}{known}"
 
     def _known(self) -> str:
-        return f"{self.metric} is known to {self.reached:.1f} %"
+        return f"the ratio of {self.metric} is known to +- {self.reached:.1f} %"
 
     def note(self) -> str:
         """Return a note if more rounds were needed than --runs or the limit allowed, else ""."""
         if self.reached > self.within:
             known = f"after {self.rounds} rounds, {self._known()}"
-            return f"{known}, not to {self.within:g} %: {ADVICE}"
+            return f"{known}, and not to +- {self.within:g} % as --precision asks: {ADVICE}"
         if self.needed <= MOST:
             return ""
-        needs = f"{self.needed} rounds would find {self.detect:g} % of {self.metric}"
-        return f"{needs}, and there were {MOST}: {ADVICE}"
+        needs = f"{self.needed} rounds would find a change of {self.detect:g} % in {self.metric}"
+        return f"{needs}, but the limit is {MOST} rounds: {ADVICE}"
 
 
 def pairs_of(

@@ -40,7 +40,9 @@ reported: set[int] = set()  # processes that outlived their program and were rep
 
 
 def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
-    """Wait until the program may begin, and exec() it; write the costs until then to `news`."""
+    """Wait until the program may begin, write the CPU time and faults so far to `news`, and
+    exec() the program.
+    """
     os.setsid()
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     null, out = os.open(os.devnull, os.O_RDWR), os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -128,7 +130,7 @@ def go(pid: int, wait: bool) -> dict[str, Any]:
     if not told or isinstance(told[-1], str):
         os.waitpid(pid, 0)
         running.discard(pid)
-        return {"error": told[-1] if told else "it was killed"}
+        return {"error": told[-1] if told else "the program was killed"}
     return end(pid, began, told[0]) if wait else {"began": began, "before": told[0]}
 
 

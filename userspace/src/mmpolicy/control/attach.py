@@ -39,7 +39,7 @@ def describe(state: str, tasks: list[str]) -> str:
     """
     shown = ", ".join(tasks[:MOST_BLOCKERS])
     more = len(tasks) - MOST_BLOCKERS
-    held = f", held up by {shown}" + (f" and {more} more" if more > 0 else "") if tasks else ""
+    held = f", delayed by {shown}" + (f" and {more} more" if more > 0 else "") if tasks else ""
     return f"{state}{held}"
 
 
@@ -54,7 +54,10 @@ def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) ->
         if took >= limit_s:
             break
         if took >= TELL_S and not is_told:
-            tell(f"waiting for the kernel: {describe(state, blockers(host.tree))}")
+            tell(
+                "waiting until the kernel has patched its functions: "
+                f"{describe(state, blockers(host.tree))}"
+            )
             is_told = True
         host.sleep(LOOK_AGAIN_S)
     return state
@@ -65,6 +68,9 @@ def settle_to_unload(host: Host, tell: Callable[[str], None]) -> None:
     host.tree.write(f"{CONTROL}/reset", "1")
     state = settle(host, tell)
     if state in UNDER_WAY:
-        text = f"the module stays loaded, all is stock: {describe(state, blockers(host.tree))}"
-        hint = "mmpolicy status shows when it is done, then mmpolicy unload"
+        text = (
+            "the module could not be unloaded yet; all policies are at stock, and the "
+            f"hooks are {describe(state, blockers(host.tree))}"
+        )
+        hint = "mmpolicy status shows when the hooks are gone; then mmpolicy unload"
         raise Error(text, Exit.REFUSED, hint)

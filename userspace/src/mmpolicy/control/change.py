@@ -117,8 +117,10 @@ def _make(tree: Tree, ours: State, write: Write, origin: Origin) -> State:
         if err.errno in (EINVAL, ERANGE):
             _tell_bounds(tree, write.key, err)
         if err.errno == EBUSY and check_loaded(tree) == "expired":
-            err.message += "; the lease has expired, everything is stock"
-            err.next_step = "mmpolicy reset, which acknowledges it"
+            err.message += "; the lease has expired, so the kernel is at stock and takes no change"
+            err.next_step = (
+                "mmpolicy reset acknowledges the expired lease; then give the command again"
+            )
         raise
     made = asked_for(ours, [write])
     with suppress(Error):  # another process may have removed the entry meanwhile
@@ -142,7 +144,7 @@ def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
 def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
     told = about(tree, key) if isinstance(key, Setting) else None
     if told:
-        err.message += f"; the range is {told.range} ({told.unit}), the default {told.default}"
+        err.message += f"; the range is {told.range} ({told.unit}), the default is {told.default}"
         err.next_step = f"give a number from {told.min} to {told.max}"
 
 
@@ -176,7 +178,7 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
 
     Entries that another process has changed since then keep their values.
     """
-    told = "; the writes before it were undone"
+    told = "; the earlier writes of this command were undone"
     try:
         now = state_of(tree, writes)
         if not changed_keys(*ours):
@@ -186,7 +188,7 @@ def _put_back(tree: Tree, ours: StateChange, err: BaseException, writes: Sequenc
         go_to(tree, target, now)
         left = changed_keys(target, state_of(tree, writes))
     except Error as again:
-        told, left = f"; undoing the writes before it failed: {again.message}", []
+        told, left = f"; undoing the earlier writes of this command failed: {again.message}", []
         if isinstance(err, Error):
             err.half = True
     if isinstance(err, Error):

@@ -32,7 +32,7 @@ def counted_profiles(tree: Tree) -> list[str]:
             # raises the error that all verbs raise while the module is not loaded
             check_loaded(tree)
         elif err.errno == ENOENT:
-            err.next_step = f"mount -t debugfs none {DEBUGFS} (needs CONFIG_DEBUG_FS)"
+            err.next_step = f"mount -t debugfs none {DEBUGFS}; the kernel needs CONFIG_DEBUG_FS"
         raise
 
 

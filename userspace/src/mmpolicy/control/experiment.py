@@ -68,11 +68,11 @@ def has_arms(state: State) -> bool:
 
 def in_the_way(who: str) -> Error:
     """Return the error for a change that would end a running experiment."""
-    text = f"this would end a running experiment: {who}"
+    text = f"this change would end a running experiment: {who}"
     return Error(
         text,
         Exit.EXPERIMENT,
-        "wait until it ends; --force ends it first, and restores its settings",
+        "wait until the experiment ends; --force ends it first, and restores its settings",
     )
 
 

@@ -26,7 +26,7 @@ VERSION = 2
 MOST_BYTES, KEPT = 4 << 20, 1000
 LOOKED_AT = 100  # lines at the end of the file in which the highest number is searched
 UNSET = "4294967295"  # login uid of a process without a login session, as the kernel shows it
-HINT = "mmpolicy apply FILE, or mmpolicy set, sets the state that you want"
+HINT = "mmpolicy apply FILE, or mmpolicy set, makes the settings that you want"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Entry:
     def told(self) -> list[str]:
         """Return one line of text for each entry that the change altered."""
         before, after = self.done
-        note = "was interrupted; it had asked for:" if self.open else self.note
+        note = "this change was interrupted; it was to make:" if self.open else self.note
         return [note] * bool(note) + [
             f"{label_of(key)}: {shown(key, before.get(key))} -> {shown(key, after.get(key))}"
             for key in telling_keys(*self.done)
@@ -76,7 +76,7 @@ def _from_json(line: str) -> Entry:
     fields = json.loads(line)
     version, changes = fields.pop("version"), fields.pop("changes")
     if version != VERSION:
-        raise ValueError(f"version {version}, this tool knows {VERSION}")
+        raise ValueError(f"it has version {version}, and this command knows version {VERSION}")
     before: State = {}
     after: State = {}
     for change in changes:
@@ -90,7 +90,7 @@ def _from_json(line: str) -> Entry:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a text")
     return value
 
 
@@ -136,8 +136,8 @@ def whatever(_number: int, _err: Exception) -> None:
 
 def damaged(tree: Tree, number: int, why: Exception) -> Error:
     """Return the error for a damaged line of the journal."""
-    text = f"{tree.real(JOURNAL)}, line {number}, is damaged: {why}"
-    return Error(text, Exit.FAILED, f"{HINT}; then remove the file")
+    text = f"the journal of changes, {tree.real(JOURNAL)}, is damaged in line {number}: {why}"
+    return Error(text, Exit.FAILED, f"{HINT}; then remove the journal")
 
 
 def whole_journal(tree: Tree) -> list[Entry]:
@@ -234,14 +234,21 @@ def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChang
     """Return the last change, or all changes after a given number, and their joint effect."""
     known = whole_journal(tree)
     if known and after not in (None, known[0].number - 1, *(each.number for each in known)):
-        raise Error(f"no change {after} is known", Exit.USAGE, "mmpolicy log lists them")
+        raise Error(
+            f"the journal has no change {after}", Exit.USAGE, "mmpolicy log lists the changes"
+        )
     entries = [entry for entry in known if any(entry.done)]
     chosen = entries[-1:] if after is None else [each for each in entries if each.number > after]
     if not chosen:
-        raise Error(f"no change is known: see {tree.real(JOURNAL)}", Exit.FAILED, HINT)
+        raise Error(
+            f"there is no change to take back: {tree.real(JOURNAL)} has none", Exit.FAILED, HINT
+        )
     for entry in chosen:
         if entry.boot != boot_of(tree):
-            text = f"change {entry.number}, '{entry.command}' of {entry.time}, was before the boot"
+            text = (
+                f"change {entry.number}, '{entry.command}' of {entry.time}, was made "
+                "before the boot, which has undone it"
+            )
             raise Error(text, Exit.FAILED, HINT)
     return chosen, _together([entry.done for entry in chosen])
 

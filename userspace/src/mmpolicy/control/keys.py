@@ -32,7 +32,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 def _check_profile(name: str) -> None:
     if not PROFILE_NAME.fullmatch(name) or name in NO_PROFILES:
         hint = "use at most 31 of a-z, 0-9, _ and -, the first a letter or a digit"
-        raise Error(f"{name!r} is not a valid name of a profile: EINVAL", Exit.REFUSED, hint)
+        raise Error(f"{name!r} is not a valid name of a profile", Exit.REFUSED, hint)
 
 
 def _check_words(*names: str) -> None:
@@ -45,7 +45,7 @@ def _check_words(*names: str) -> None:
 def _check_numbers(*numbers: int) -> None:
     for number in numbers:
         if type(number) is not int or number < 0:
-            raise Error(f"{number!r} is no id", Exit.USAGE, "give a number")
+            raise Error(f"{number!r} is not a number", Exit.USAGE, "give the id as a number")
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
         gone = f"{key.number} (gone)" if paths is not None else str(key.number)
         return f"cgroup {(paths or {}).get(str(key.number), gone)}"
     if isinstance(key, AbsentCgroup):
-        return f"cgroup {key.given} (not there)"
+        return f"cgroup {key.given} (does not exist)"
     if isinstance(key, ProcessBinding):
         return f"process {key.number}"
     if isinstance(key, UnitBinding):

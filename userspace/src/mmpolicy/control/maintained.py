@@ -28,10 +28,10 @@ def line_of(found: dict[str, Any]) -> str:
     services = found["services"]
     sums = {name: sum(each[name] for each in services)
             for name in ("collapsed_kib", "given_back_kib", "again")}  # fmt: skip
-    waits = f"; waits: {found['waits']}" if found["waits"] else ""
+    waits = f"; it waits: {found['waits']}" if found["waits"] else ""
     number = f"{len(services)} service{'s' * (len(services) != 1)}"
     return (
-        f"maintain: pid {found['pid']}, {number}: "
-        f"{sums['collapsed_kib'] >> 10} MiB in 2 MB pages, {sums['given_back_kib'] >> 10} MiB "
-        f"given back, {sums['again']} times 2 MB again{waits}"
+        f"maintain: pid {found['pid']}, {number}: {sums['collapsed_kib'] >> 10} MiB "
+        f"put into 2 MB pages, {sums['given_back_kib'] >> 10} MiB given back, "
+        f"{sums['again']} times the same 2 MB again{waits}"
     )

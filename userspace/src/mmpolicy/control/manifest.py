@@ -73,8 +73,8 @@ def _entries(name: str, text: str) -> dict[TomlKey, Any]:
     except (tomllib.TOMLDecodeError, RecursionError) as err:
         raise Error(f"{name}: {err}", Exit.FAILED, "correct the file") from err
     if ("version",) not in found:
-        text = f"{name} has no version: is it a manifest, and complete?"
-        raise Error(text, Exit.FAILED, f"begin it with `version = {VERSION}`")
+        text = f"{name} has no `version` line: it is not a manifest, or not complete"
+        raise Error(text, Exit.FAILED, f"begin the file with `version = {VERSION}`")
     return found
 
 
@@ -217,7 +217,10 @@ class Manifest:
     def check_scope(self) -> None:
         """Raise an error if the experiment is limited to a cgroup that does not exist."""
         if self._absent_scope:
-            text = f"{self._line(_toml_key(SCOPE))}no cgroup '{self._absent_scope}'"
+            text = (
+                f"{self._line(_toml_key(SCOPE))}there is no cgroup '{self._absent_scope}', "
+                "to which the experiment is limited"
+            )
             raise Error(text, Exit.FAILED, "start the service of this cgroup, or correct the path")
 
     def no_cgroup(self, key: AbsentCgroup) -> Error:
@@ -225,13 +228,15 @@ class Manifest:
         line, unit = self._line(("bindings", key.given)), service_of(key.given)
         skip = "or apply with --skip-missing"
         if not unit or not self._units.files:
-            text = f"{line}no cgroup '{key.given}'"
+            text = f"{line}there is no cgroup '{key.given}' to bind"
             return Error(
                 text, Exit.FAILED, f"start the service of this cgroup, correct the path, {skip}"
             )
         if self._units.knows(unit):
-            text = f"{line}{self._units.primary(unit)} does not run now"
-            return Error(text, Exit.FAILED, f"start it, {skip}: its next start binds it")
+            text = (
+                f"{line}{self._units.primary(unit)} does not run now, so it has no cgroup to bind"
+            )
+            return Error(text, Exit.FAILED, f"start the service, {skip}: its next start binds it")
         err = unknown_unit(self._units, unit)
         return Error(f"{line}{err.message}", Exit.FAILED, f"{err.next_step}; {skip}")
 
@@ -267,10 +272,13 @@ class Manifest:
         try:
             (file, sha256) = (str(facts.pop((fact,))) for fact in Source._fields)
         except KeyError as err:
-            text = f"the policy {name} has no {err.args[0][0]}"
+            text = f"the entry of the policy {name} has no `{err.args[0][0]}`"
             raise Error(text, Exit.FAILED, HINT) from err
         if facts or not file.startswith("/") or not SHA256.fullmatch(sha256):
-            text = f"the policy {name} needs `file`, an absolute path, and `sha256`"
+            text = (
+                f"the entry of the policy {name} needs `file`, an absolute path, and "
+                "`sha256`, 64 hex digits"
+            )
             raise Error(text, Exit.FAILED, HINT)
         return Source(file, sha256)
 
@@ -281,7 +289,7 @@ class Manifest:
         if table == "profiles" and len(rest) == 1 and value == {}:
             return {Profile(rest[0]): ""}
         if key == ("version",):
-            pick("version of a manifest", _word(value), [VERSION])
+            pick("version of manifests", _word(value), [VERSION])
             return {}
         if key == ("lease_ms",) and LEASE in now:
             return {LEASE: _word(value)}
@@ -303,8 +311,8 @@ class Manifest:
         if table == "policies" and rest:  # sources() has checked these entries
             return {}
         known = ["version", *TABLES, *map(_path_in_file, now)]
-        pick("entry of a manifest", ".".join(key), [each for each in known if each])
-        raise Error(f"nothing can be set by {'.'.join(key)} alone", Exit.FAILED, HINT)
+        pick("manifest entry", ".".join(key), [each for each in known if each])
+        raise Error(f"'{'.'.join(key)}' is not a complete setting", Exit.FAILED, HINT)
 
     def _cgroups_of(self, given: str) -> list[CgroupBinding | AbsentCgroup]:
         """Return the cgroups that a name in a manifest stands for; for a template, those of all
@@ -338,13 +346,16 @@ def _maintained(key: list[str], value: Any) -> tuple[str, float]:
     """Return a service and whether it is maintained; or "" and the CPU budget in percent."""
     if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
         if not LEAST_CPU <= value <= MOST_CPU:
-            text = f"a budget of {value:g} % of a CPU is not within {LEAST_CPU:g} to {MOST_CPU:g}"
-            raise Error(text, Exit.FAILED, "3 is the default")
+            text = (
+                f"[maintain] cpu: a budget of {value:g} % of a CPU is not between "
+                f"{LEAST_CPU:g} and {MOST_CPU:g}"
+            )
+            raise Error(text, Exit.FAILED, "give a number in this range; the default is 3")
         return "", float(value)
     if len(key) == 2 and key[0] == "services" and isinstance(value, bool):
         return key[1], value
     hint = '[maintain] has cpu = PERCENT, and [maintain.services] "NAME" = true or false'
-    raise Error(f"no valid entry: {'.'.join(['maintain', *key])} = {value!r}",
+    raise Error(f"the manifest has an invalid entry: {'.'.join(['maintain', *key])} = {value!r}",
                 Exit.FAILED, hint)  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Point(NamedTuple):
         found = self.common | self.knobs.get(policy, {})
         owners = [owner for owner, knobs in self.knobs.items() if knob in knobs]
         if knob not in found and owners:
-            text = f"'{knob}' is no knob of {self.name}/{policy}, but of {', '.join(owners)}"
+            text = f"'{knob}' is not a knob of {self.name}/{policy}, but of {', '.join(owners)}"
             hint = f"mmpolicy set {self.name} {owners[0]} {knob}=VALUE"
             raise Error(text, Exit.USAGE, hint)
         return found[pick(f"knob of {self.name}/{policy}", knob, found)]
@@ -93,7 +93,7 @@ def active_of(tree: Tree, path: str) -> tuple[str, tuple[str, ...]]:
     words = tree.read(path).split()
     marked = [word.strip("[]") for word in words if word.startswith("[")]
     if len(marked) != 1:
-        text = f"{tree.real(path)} marks no active policy: '{' '.join(words)}'"
+        text = f"{tree.real(path)} does not mark one active policy by [ ]: '{' '.join(words)}'"
         raise Error(text, Exit.FAILED, "mmpolicy doctor")
     return marked[0], tuple(word.strip("[]") for word in words)
 
@@ -134,8 +134,11 @@ def check_abi(tree: Tree) -> str:
     """Return the ABI number of the loaded module; raise an error for an unknown one."""
     abi = tree.read(f"{CONTROL}/abi")
     if abi not in KNOWN_ABI:
-        text = f"{tree.real(CONTROL)}/abi is {abi}, this tool knows {', '.join(KNOWN_ABI)}"
-        raise Error(text, Exit.LACKING, "install the mmpolicy that came with the module")
+        text = (
+            f"the loaded module has ABI {abi} ({tree.real(CONTROL)}/abi), and this command "
+            f"knows {', '.join(KNOWN_ABI)}"
+        )
+        raise Error(text, Exit.LACKING, "install the version of mmpolicy that came with the module")
     return abi
 
 

@@ -42,34 +42,40 @@ def half_made(tree: Tree) -> Notice | None:
 def told_of(entry: Entry, verb: str = "revert") -> Notice:
     """Return the notice for an interrupted change, with the verb that undoes it."""
     text = f"change {entry.number}, '{entry.command}' of {entry.time}, was interrupted"
-    hint = f"mmpolicy {verb} undoes what it has done"
-    return Notice("cut_off", f"{text}, and may be partly made", hint)
+    hint = f"mmpolicy {verb} undoes that part"
+    return Notice("cut_off", f"{text}, so a part of it may be in force", hint)
 
 
 def knobs_left(tree: Tree) -> Notice | None:
     """Return a notice about kernel knobs that a killed experiment has not restored."""
     if not tree.exists(RECOVERY) or tree.holder(RUNS):
         return None
-    text = "a killed experiment has left knobs of the kernel changed"
+    text = "an experiment was killed, and knobs of the kernel still have its values"
     return Notice("knobs_left", text, "mmpolicy ab restore")
 
 
 def proofs(tree: Tree) -> Iterator[Notice]:
     """Yield a notice about each setting that `try --watch` has left at stock, or has undone."""
     for each in left_at_stock(tree):
-        text = f"{each.cgroup} is at stock, as try --watch was killed while it compared with stock"
+        text = (
+            f"cgroup {each.cgroup} is at stock: try --watch was killed in a block at "
+            "stock, with which it compares"
+        )
         hint = f"{each.goes_on} applies the setting again, and goes on testing it"
         yield Notice("left_at_stock", text, hint)
     for each in gone_back(tree):
-        text = f"try --watch has set {each.cgroup} back to stock: {each.reason}"
-        yield Notice("taken_back", text, "mmpolicy try --stop acknowledges that")
+        text = f"try --watch has set cgroup {each.cgroup} back to stock: {each.reason}"
+        yield Notice("taken_back", text, "mmpolicy try --stop acknowledges this")
 
 
 def untested(tree: Tree) -> Iterator[Notice]:
     """Yield a notice about each kept setting that `try --watch` no longer tests since a boot."""
     for each in ended_by_boot(tree):
-        text = f"since a boot, try --watch no longer tests the setting of {each.cgroup}"
-        hint = f"{each.goes_on} goes on testing it"
+        text = (
+            f"try --watch no longer tests the setting of cgroup {each.cgroup}, as the host "
+            "has booted"
+        )
+        hint = f"{each.goes_on} continues the test"
         yield Notice("ended_by_boot", text, f"{hint}, mmpolicy try --stop ends it")
 
 

@@ -42,7 +42,10 @@ class Owned(NamedTuple):
 def check_owner(name: str) -> str:
     """Return the name of an owner; raise an error for an invalid name."""
     if not PROFILE_NAME.fullmatch(name) or name == HOST:
-        hint = f"use at most 31 of a-z, 0-9, _ and -; '{HOST}' stands for the manifests"
+        hint = (
+            f"use at most 31 characters of a-z, 0-9, _ and -, and not '{HOST}', which "
+            "stands for the manifests"
+        )
         raise Error(f"{name!r} is not a valid name of an owner", Exit.USAGE, hint)
     return name
 
@@ -70,7 +73,7 @@ def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
     """Raise an error if a binding belongs to another owner."""
     found = read_owned(tree).get(key)
     if found and found.owner != owner:
-        text = f"cgroup {found.path} is bound by the owner '{found.owner}'"
+        text = f"the binding of cgroup {found.path} belongs to the owner '{found.owner}'"
         raise Error(text, Exit.REFUSED, f"give --owner {found.owner} to act as that owner")
 
 

@@ -42,10 +42,14 @@ def check_available(tree: Tree) -> None:
     """Raise an error if this kernel or this module does not support policies in BPF."""
     path = f"{SLOTS}/available"
     if not tree.exists(path):
-        text = "the loaded module is too old for policies in BPF"
-        raise Error(text, Exit.LACKING, "mmpolicy unload, mmpolicy load")
+        text = "the loaded module is too old for policies that are BPF programs"
+        raise Error(
+            text, Exit.LACKING, "install a newer module, then mmpolicy unload, mmpolicy load"
+        )
     if reason := tree.read(path).partition("unavailable: ")[2]:
-        raise Error(f"no policies in BPF: {reason}", Exit.LACKING, "mmpolicy doctor")
+        raise Error(
+            f"policies cannot be BPF programs here: {reason}", Exit.LACKING, "mmpolicy doctor"
+        )
 
 
 def programs(tree: Tree) -> list[Program]:
@@ -98,7 +102,9 @@ def read_source(source: Source) -> bytes:
     """
     data = read_given_bytes(source.file)
     if digest(data) != source.sha256:
-        text = f"{source.file} is not the object that was saved: it has another SHA-256"
-        hint = f"if the new file is meant: mmpolicy policy load {source.file}, mmpolicy save"
+        text = (
+            f"{source.file} has changed since it was saved in the manifest: it has another SHA-256"
+        )
+        hint = f"to take the new file: mmpolicy policy load {source.file}, then mmpolicy save"
         raise Error(text, Exit.REFUSED, hint)
     return data

@@ -320,7 +320,7 @@ def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]
                 events.add_metric([profile, point, name], value)
         for sum_name, counts in found.items():
             name = sum_name.removesuffix("_ns")
-            told = "Duration, by what was done."
+            told = "Duration of the operation that the metric is named after."
             labels = ["profile", "point"]
             new = HistogramMetricFamily(f"{MODULE}_{name}_seconds", told, labels=labels)
             total = values.get(sum_name)

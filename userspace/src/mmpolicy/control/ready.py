@@ -27,7 +27,7 @@ from mmpolicy.host.doctor import (
 )
 from mmpolicy.host.files import CONTROL
 
-WITHOUT = "see above; mmpolicy thp, map and ab run work without the module"
+WITHOUT = "see the failed checks above; mmpolicy thp, map and ab run work without the module"
 
 
 def check_can_load(facts: Facts) -> Exit:
@@ -43,14 +43,14 @@ def check_loaded(facts: Facts) -> Check:
         return found._replace(next_step=WITHOUT)
     if found.detail != "state: expired":
         return found
-    text = "state: expired: nobody renewed the lease, all is stock"
-    return Check("loaded", "fail", text, "mmpolicy reset, which acknowledges it")
+    text = "state: expired: the lease was not renewed in time, so the kernel is at stock"
+    return Check("loaded", "fail", text, "mmpolicy reset acknowledges it")
 
 
 def check_abi(facts: Facts) -> Check:
     """Check that this command knows the ABI number of the module."""
     if not facts.tree.is_dir(CONTROL):
-        return Check("abi", "-", "nothing to compare")
+        return Check("abi", "-", "not checked, as the module is not loaded")
     return try_to("abi", "fail", lambda: model.check_abi(facts.tree))
 
 
@@ -58,24 +58,30 @@ def check_permission(facts: Facts) -> Check:
     """Check that this user may change policies."""
     path = f"{CONTROL}/reset"
     if not facts.tree.exists(path) and facts.tree.is_root():
-        return Check("permission", "ok", "you are root")
+        return Check("permission", "ok", "you are root, and may load the module")
     if facts.tree.writable(path):
-        return Check("permission", "ok", "policies may be switched")
-    return Check("permission", "fail", f"no permission to write {CONTROL}", "run it as root")
+        return Check("permission", "ok", "you may switch policies")
+    return Check(
+        "permission", "fail", f"no permission to write {CONTROL}", "run the command as root"
+    )
 
 
 def check_counters(facts: Facts) -> Check:
     """Check that `mmpolicy stats` can read the counters."""
     if not facts.loaded:
-        return Check("counters", "-", "nothing to count")
-    return try_to("counters", "warn", lambda: f"of {', '.join(counted_profiles(facts.tree))}")
+        return Check("counters", "-", "not checked, as the module is not loaded")
+    return try_to(
+        "counters",
+        "warn",
+        lambda: f"readable, of the profiles {', '.join(counted_profiles(facts.tree))}",
+    )
 
 
 def check_left(facts: Facts) -> Check:
     """Check that no change, experiment or trial was left unfinished."""
     found = notices(facts.tree)
     if not found:
-        return Check("left", "ok", "no change and no run is left unfinished")
+        return Check("left", "ok", "no change and no experiment is left unfinished")
     text, hint = ("; ".join(parts) for parts in zip(*(each[1:] for each in found)))
     return Check("left", "warn", text, hint)
 
@@ -84,15 +90,15 @@ def check_bpf(facts: Facts) -> Check:
     """Check that policies in BPF can be loaded; other features do not need this."""
     path = f"{SLOTS}/available"
     if not facts.loaded or not facts.tree.exists(path):
-        return Check("bpf", "-", "unknown until the module is loaded")
+        return Check("bpf", "-", "not known until the module is loaded")
     if reason := facts.text(path).partition("unavailable: ")[2]:
-        return Check("bpf", "-", f"no policies in BPF: {reason}")
+        return Check("bpf", "-", f"policies cannot be BPF programs here: {reason}")
     wrong = {
-        "net.core.bpf_jit_enable is 0": (
+        "the JIT for BPF is off (net.core.bpf_jit_enable is 0)": (
             facts.text("/proc/sys/net/core/bpf_jit_enable") == "0",
             "sysctl net.core.bpf_jit_enable=1",
         ),
-        "no bpffs at /sys/fs/bpf": (
+        "the BPF file system is not mounted at /sys/fs/bpf": (
             " /sys/fs/bpf bpf " not in facts.text("/proc/self/mounts"), BPFFS,
         ),
         "lockdown forbids BPF programs to read kernel memory": (
@@ -103,7 +109,7 @@ def check_bpf(facts: Facts) -> Check:
     if found:
         return Check("bpf", "warn", "; ".join(found), "; ".join(found.values()))
     names = ", ".join(each.name for each in programs(facts.tree))
-    return Check("bpf", "ok", f"policies in BPF can be loaded; there is: {names or 'none'}")
+    return Check("bpf", "ok", f"policies can be BPF programs; loaded: {names or 'none'}")
 
 
 # the checks of the kernel come first, as later checks use the types that they find (verbs/fit.py)

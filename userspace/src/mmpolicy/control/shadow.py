@@ -49,8 +49,9 @@ class Shadow:
         share = _between(f"{low:.0f}", f"{high:.0f}")
         pages = _between(self.pages_least, self.pages_most)
         return (
-            f"of {self.faults} faults it would have avoided {spared} ({share} %), "
-            f"and taken {pages} pages more{self._time(costs)}"
+            f"of {self.faults} page faults, this policy would have avoided {spared} "
+            f"({share} %), and it would have taken {pages} pages "
+            f"more{self._time(costs)}"
         )
 
     def _time(self, costs: Calibration | None) -> str:
@@ -59,7 +60,10 @@ class Shadow:
         seconds, shares = zip(*self.saved(costs))
         share = _between(*(f"{100 * each:.0f}" for each in shares))
         taken = _between(*(f"{each:.2g}" for each in seconds))
-        return f"; that is about {share} % of the CPU time of these faults ({taken} s)"
+        return (
+            f"; the avoided faults are about {share} % of the CPU time of all these faults "
+            f"({taken} s)"
+        )
 
 
 def _between(low: object, high: object) -> str:

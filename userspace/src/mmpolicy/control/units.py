@@ -76,10 +76,19 @@ def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBindi
     """
     tree, unit = units.tree, service_of(given)
     if given.endswith(".slice"):
-        hint = f"mmpolicy bind --cgroup {given}, while it is there; a manifest can name it too"
-        raise Error(f"'{given}' is a slice, which starts no program", Exit.USAGE, hint)
+        hint = (
+            f"mmpolicy bind --cgroup {given} binds the slice while it exists; a manifest "
+            "can name it, too"
+        )
+        raise Error(
+            f"'{given}' is a slice; --unit is for units that start a program", Exit.USAGE, hint
+        )
     if not unit or "/" in given:
-        raise Error(f"'{given}' is no service", Exit.USAGE, "systemctl list-units lists them")
+        raise Error(
+            f"'{given}' is not the name of a service",
+            Exit.USAGE,
+            "systemctl list-units lists the services",
+        )
     unit = units.primary(unit)
     if not units.knows(unit) and not force:
         err = unknown_unit(units, unit)
@@ -87,9 +96,9 @@ def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBindi
         raise err
     known = host_manifest(tree, lambda _err: None).profiles()
     if profile not in known:
-        hint = f"mmpolicy save {FOLDER}/50-try.toml keeps the profiles that there are now"
+        hint = f"mmpolicy save {FOLDER}/50-try.toml saves all profiles for the next boot"
         text = f"profile '{profile}' is in no manifest of {tree.real(FOLDER)}"
-        raise Error(f"{text}, so it would not exist after a boot", Exit.USAGE, hint)
+        raise Error(f"{text}, so the profile would not exist after a boot", Exit.USAGE, hint)
     return UnitBinding(unit)
 
 
@@ -99,7 +108,9 @@ def find_unit(units: Units, given: str) -> UnitBinding:
     if not tree.exists(key.path):
         key = UnitBinding(units.primary(key.unit))
     if not tree.exists(key.path):
-        text = f"{key.unit} was not bound with --unit: there is no {tree.real(key.path)}"
-        hint = f"remove its line from the manifests in {FOLDER}, if one has it"
+        text = (
+            f"the unit {key.unit} was not bound with bind --unit: there is no {tree.real(key.path)}"
+        )
+        hint = f"if a manifest in {FOLDER} binds it, remove the line there"
         raise Error(text, Exit.USAGE, hint)
     return key

@@ -26,7 +26,10 @@ MADV_COLLAPSE = 25
 PR_SET_THP_DISABLE = 41
 BLOCK = 2 << 20
 RANGES = 1024  # most ranges of one call (UIO_MAXIOV)
-CAPABLE = "run it as root; a unit needs CAP_SYS_NICE, CAP_SYS_PTRACE and CAP_SYS_ADMIN"
+CAPABLE = (
+    "run the command as root; in a systemd unit, it needs CAP_SYS_NICE, CAP_SYS_PTRACE and "
+    "CAP_SYS_ADMIN"
+)
 NO_COLLAPSE = "this kernel has no MADV_COLLAPSE"
 KERNEL = "boot Linux 6.1 or newer, with CONFIG_TRANSPARENT_HUGEPAGE"
 REMEDIES: Remedies = {

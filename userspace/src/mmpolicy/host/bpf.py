@@ -28,44 +28,53 @@ LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.
 
 # reasons why the module refuses to register a policy, by errno (see module/bpf/)
 REGISTER = {
-    errno.EINVAL: "its name has others than a-z, 0-9 and _, or is not that of the policy to "
-    "replace",
-    errno.ENODATA: "it has no function that makes the decision",
-    errno.EPROTO: "it is for another version of mmpolicy.bpf.h than the module",
-    errno.ERANGE: "its max_order is not 2 to 9",
-    errno.EOPNOTSUPP: "it has flags that the module does not know",
-    errno.EDOM: "one of its knobs has no valid name, unit, meaning or range",
-    errno.EXDEV: "its knobs are not those of the policy to replace",
-    errno.ENOEXEC: "the kernel's JIT for BPF is off",
-    errno.EEXIST: "there is a policy of that name already",
-    errno.ENOSPC: "all slots for policies are in use",
-    errno.EBUSY: "the lease has expired",
-    errno.ESTALE: "another process has loaded a policy at the same time",
+    errno.EINVAL: (
+        "the name of the policy has characters other than a-z, 0-9 and _, or is not that "
+        "of the policy to replace"
+    ),
+    errno.ENODATA: "the policy has no function that makes the decision",
+    errno.EPROTO: "the policy was built with a mmpolicy.bpf.h of another version than the module",
+    errno.ERANGE: "max_order of the policy is not 2 to 9",
+    errno.EOPNOTSUPP: "the policy has flags that the module does not know",
+    errno.EDOM: "a knob of the policy has no valid name, unit, meaning or range",
+    errno.EXDEV: "the knobs of the policy are not those of the policy to replace",
+    errno.ENOEXEC: "the JIT of the kernel for BPF is off",
+    errno.EEXIST: "a policy of this name is loaded already",
+    errno.ENOSPC: "the module has no free slot for another policy",
+    errno.EBUSY: "the lease has expired, and until a reset the module takes no policy",
+    errno.ESTALE: "another process has loaded a policy at the same moment",
 }
 # text before the errno if the module has refused a program before the verifier checked it
 UNSUPPORTED = "attach to unsupported member "
 REFUSED_MEMBER = {
-    errno.EINVAL: "it is a sleepable program",
-    errno.ELOOP: "it has may_goto (the macro can_loop), which permits loops that are too long",
-    errno.EACCES: "it calls a function of the kernel that is not mmpolicy's, such as an iterator",
-    errno.EADDRNOTAVAIL: "it uses an arena",
+    errno.EINVAL: "the BPF program is sleepable, which a policy must not be",
+    errno.ELOOP: (
+        "the BPF program has may_goto (the macro can_loop), which permits loops that are too long"
+    ),
+    errno.EACCES: (
+        "the BPF program calls a function of the kernel that mmpolicy does not offer, such "
+        "as an iterator"
+    ),
+    errno.EADDRNOTAVAIL: "the BPF program uses an arena, which a policy must not",
 }
 REGISTER_HINTS = {
     errno.ENOEXEC: "sysctl net.core.bpf_jit_enable=1",
-    errno.EXDEV: "mmpolicy policy unload NAME, then load it",
-    errno.EEXIST: "mmpolicy policy replace FILE replaces it; or give the new policy another name",
+    errno.EXDEV: "mmpolicy policy unload NAME, then mmpolicy policy load FILE",
+    errno.EEXIST: (
+        "mmpolicy policy replace FILE replaces the loaded one; or give the new policy another name"
+    ),
     errno.ENOSPC: "mmpolicy policy unload NAME makes room",
-    errno.EBUSY: "mmpolicy reset",
-    errno.ESTALE: "try it again",
+    errno.EBUSY: "mmpolicy reset acknowledges the lease; then load the policy again",
+    errno.ESTALE: "give the command again",
 }
 STEPS = {
-    "open": "it is not a BPF object file",
-    "none": "it has no policy",
-    "several": "it has several policies",
-    "kind": "its struct_ops are not those of mmpolicy",
-    "other": "it has programs that are not policies",
-    "name": "its policy has no valid name",
-    "wanted": "its policy has another name",
+    "open": "the file is not a BPF object file",
+    "none": "the object file has no policy",
+    "several": "the object file has several policies, and one is loaded at a time",
+    "kind": "the struct_ops in the object file are not those of mmpolicy",
+    "other": "the object file has BPF programs that do not belong to a policy",
+    "name": "the policy in the object file has no valid name",
+    "wanted": "the policy in the object file has another name than the one given",
 }
 
 
@@ -96,8 +105,12 @@ def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
 
     path = shutil.which(HELPER, path=PLACES) or shutil.which(HELPER, path=os.environ.get("PATH"))
     if not path:
-        hint = "./dev bpf in the source of mmpolicy builds it: docs/writing-a-policy.md"
-        raise Error(f"no {HELPER}, which loads policies in BPF", Exit.LACKING, hint)
+        hint = "./dev bpf in the source of mmpolicy builds it, see docs/writing-a-policy.md"
+        raise Error(
+            f"the program {HELPER}, which loads policies in BPF, is not installed",
+            Exit.LACKING,
+            hint,
+        )
     try:
         with in_memory(data) as file:
             done = subprocess.run(
@@ -135,15 +148,32 @@ def why(done: Done, file: str, seconds: float) -> Error:
     step, number = (found[1], int(found[2])) if found else ("", 0)
     name = errno.errorcode.get(number, str(number))
     if step == "register":
-        text = REGISTER.get(number, f"the kernel says {name}")
+        text = REGISTER.get(number, f"the module returned {name}")
         return Error(f"{what}: {text}", Exit.REFUSED, REGISTER_HINTS.get(number, WRITING), number)
     if step == "load" and number == errno.EPERM:
-        return Error(f"cannot load {file}: no permission", Exit.DENIED, "run it as root", number)
+        return Error(
+            f"cannot load {file}: no permission to load BPF programs",
+            Exit.DENIED,
+            "run the command as root",
+            number,
+        )
     if step in ("folder", "pin"):
-        return Error(f"cannot keep it in {PINS}: {name}", Exit.LACKING, BPFFS, number)
+        return Error(
+            f"cannot pin the policy of {file} in {PINS}: {name}", Exit.LACKING, BPFFS, number
+        )
     if step == "find":
-        hint = "mmpolicy policy list; mmpolicy policy load loads a new one"
-        return Error(f"{what}: no policy of its name is pinned in {PINS}", Exit.USAGE, hint, number)
+        hint = (
+            "mmpolicy policy list shows the loaded policies; mmpolicy policy load loads a new one"
+        )
+        return Error(
+            (
+                f"{what}: no policy with the name of this one is pinned in {PINS}, so there is "
+                "none to replace"
+            ),
+            Exit.USAGE,
+            hint,
+            number,
+        )
     text = STEPS.get(step) or _reason(done.err) or f"{HELPER} ended with status {done.status}"
     if text.startswith(UNSUPPORTED):
         return Error(f"{what}: {REFUSED_MEMBER.get(number, text)}", Exit.REFUSED, WRITING, number)

@@ -119,14 +119,14 @@ def unified(tree: Tree) -> Hierarchy:
     hint = "mount -t cgroup2 none /sys/fs/cgroup"
     if known:  # a mount there would hide them
         hint = "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 elsewhere"
-    raise Error(f"{tree.real(MOUNTS)} has no cgroup v2 hierarchy", Exit.LACKING, hint)
+    raise Error(f"no cgroup v2 hierarchy is mounted, by {tree.real(MOUNTS)}", Exit.LACKING, hint)
 
 
 def charging(tree: Tree) -> list[Hierarchy]:
     """Return the hierarchies that account for memory; raise an error if there are none."""
     found = charged_in(hierarchies(tree))
     if not found:
-        text = f"{tree.real(MOUNTS)} has no hierarchy of cgroups that accounts for memory"
+        text = f"no mounted cgroup hierarchy accounts for memory, by {tree.real(MOUNTS)}"
         raise Error(text, Exit.LACKING, "mount -t cgroup2 none /sys/fs/cgroup")
     return found
 
@@ -316,7 +316,7 @@ class Finder:
         places = ", ".join(each.mount for each in among)
         hint = f"give a directory below {places}, or the name of a running systemd unit"
         where = ", ".join(str(self.tree.real(each.mount)) for each in among)
-        err = Error(f"no cgroup '{given}' in {where}", Exit.USAGE, hint)
+        err = Error(f"there is no cgroup '{given}' in {where}", Exit.USAGE, hint)
         raise missing_unit(Units(self.tree, partial(cgroup_paths, self.tree)), given) or err
 
     def _at(self, hierarchy: Hierarchy, given: str) -> Cgroup | None:
@@ -338,8 +338,10 @@ class Finder:
         # a unit of the host's systemd goes before one of a user or a container
         found = [each for each in found if HOSTS_OWN.fullmatch(each.name)] or found
         if len(found) > 1:
-            text = f"'{unit}' may be any of these cgroups: {', '.join(each.name for each in found)}"
-            raise Error(text, Exit.USAGE, "give the path of one of them")
+            text = (
+                f"several cgroups have the name '{unit}': {', '.join(each.name for each in found)}"
+            )
+            raise Error(text, Exit.USAGE, "give the path of one of these cgroups")
         return found[0] if found else None
 
 
@@ -359,8 +361,11 @@ def find_bindable(tree: Tree, given: str) -> Cgroup:
             other = find_cgroup(tree, given)
         except Error:
             raise err from None
-    text = f"cgroup {other.name} is one of cgroup v1, and policies are bound in cgroup v2"
-    hint = f"mmpolicy bind --pid N binds each process of {other.folder}/cgroup.procs by itself"
+    text = f"cgroup {other.name} is in the cgroup v1 hierarchy, and policies are bound in cgroup v2"
+    hint = (
+        f"mmpolicy bind --pid N binds a single process; {other.folder}/cgroup.procs lists "
+        "those of this cgroup"
+    )
     raise Error(text, Exit.LACKING, hint)
 
 

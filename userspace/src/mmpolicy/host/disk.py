@@ -17,20 +17,23 @@ from pathlib import Path
 from mmpolicy.errors import Error, Exit, Remedies, explain
 
 KEEP_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run it as root"),
-    EPERM: (Exit.DENIED, "run it as root"),
-    EROFS: (Exit.FAILED, "run it where the file system is mounted read-write"),
-    ENOSPC: (Exit.FAILED, "make room on the disk; the old file is as it was"),
-    EDQUOT: (Exit.FAILED, "make room within the quota; the old file is as it was"),
-    ENOENT: (Exit.FAILED, "create its directory, or give another name"),
+    EACCES: (Exit.DENIED, "run the command as root"),
+    EPERM: (Exit.DENIED, "run the command as root"),
+    EROFS: (Exit.FAILED, "run the command where the file system is mounted read-write"),
+    ENOSPC: (Exit.FAILED, "free space on the disk; the former file is unchanged"),
+    EDQUOT: (Exit.FAILED, "free space within the disk quota; the former file is unchanged"),
+    ENOENT: (Exit.FAILED, "create the directory of the file, or give another name"),
     ELOOP: (
         Exit.FAILED,
-        "it is a symbolic link, which is not followed: remove it, or give another name",
+        (
+            "the path is a symbolic link, which is not followed: remove the link, or give "
+            "another name"
+        ),
     ),
 }
 GIVEN_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run it as root, or make the file readable"),
-    EISDIR: (Exit.FAILED, "give a file, not a directory"),
+    EACCES: (Exit.DENIED, "run the command as root, or make the file readable"),
+    EISDIR: (Exit.FAILED, "give the path of a file, not of a directory"),
     ENOENT: (Exit.FAILED, "give the path of a file that exists"),
 }
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
@@ -50,7 +53,10 @@ def explain_file(err: OSError, action: str, path: Path, remedies: Remedies) -> E
     """Return the error for a file that could not be used."""
     found = explain(err.errno or 0, f"{action} {path}", remedies, str(path))
     if path.is_relative_to("/proc") and found.exit_code == Exit.DENIED and not os.geteuid():
-        found.next_step = "root may not look into it here: a container, a capability or an LSM"
+        found.next_step = (
+            "root has no access to this process here: run the command outside the "
+            "container, or look for a missing capability or an LSM"
+        )
     return found
 
 
@@ -69,7 +75,7 @@ def take_lock(file: int, path: Path, wait: float) -> None:
                 time.sleep(LOOK_AGAIN)
                 continue
             text = f"{path} is locked by {holder_of(file)}"
-            raise Error(text, Exit.FAILED, "wait for its end") from None
+            raise Error(text, Exit.FAILED, "wait until that process ends") from None
 
 
 def holder_of(file: int) -> str:
@@ -121,7 +127,7 @@ def read_given(name: str) -> str:
     try:
         return read_given_bytes(name).decode()
     except UnicodeDecodeError as err:
-        raise Error(f"{name}: {err}", Exit.FAILED, "save it as UTF-8") from err
+        raise Error(f"{name}: {err}", Exit.FAILED, "save the file as UTF-8") from err
 
 
 @contextmanager

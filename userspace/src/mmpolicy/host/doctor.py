@@ -91,7 +91,7 @@ def ftrace_points(facts: Facts) -> str:
     """Return which points the loaded module can use by ftrace, as text."""
     tree, points, policies = facts.tree, f"{CONTROL}/points", f"{CONTROL}/policies"
     if not tree.is_dir(points):
-        return "the loaded module lists the points that work"
+        return "once loaded, the module lists the points that work"
     names = [name for name in tree.names(points) if facts.text(f"{points}/{name}") == "available"]
     dirs = [name for name in names if tree.is_dir(f"{policies}/{name}")]
     below = [f"{name}/{policy}" for name in dirs for policy in tree.names(f"{policies}/{name}")]
@@ -103,21 +103,35 @@ def check_hooks(facts: Facts) -> Check:
     """Check that the running kernel has the hooks, or that the module can use points
     without them.
     """
-    config = "config not readable"
+    config = "the kernel config is not readable"
     if facts.config:
         config = ENABLED if ENABLED in facts.config.splitlines() else f"no {ENABLED}"
     symbols = facts.symbols
     if f" {HOOK}\n".encode() in symbols:
-        return Check("hooks", "ok", f"{HOOK} in /proc/kallsyms, {config}")
+        return Check(
+            "hooks", "ok", f"the kernel has hooks of its own: {HOOK} is in /proc/kallsyms, {config}"
+        )
     if not symbols and (facts.loaded or config == ENABLED):
-        return Check("hooks", "ok", f"/proc/kallsyms not readable, {config}")
+        return Check(
+            "hooks",
+            "ok",
+            f"the hooks of the kernel cannot be checked: /proc/kallsyms is not readable, {config}",
+        )
     works = facts.text(f"{CONTROL}/provider") == "ftrace"
     if works or all(f"CONFIG_{name}=y" in facts.config.splitlines() for name in FTRACE):
-        return Check("hooks", "ok", f"{config}; ftrace instead: {ftrace_points(facts)}")
+        return Check(
+            "hooks",
+            "ok",
+            f"{config}; the module hooks functions by ftrace instead: {ftrace_points(facts)}",
+        )
     if symbols and not facts.config:
-        text = f"no {HOOK} in /proc/kallsyms, {config}: the line `kernel` has details"
+        text = f"not known: no {HOOK} in /proc/kallsyms, {config}; the line `kernel` has details"
         return Check("hooks", "-", text)
-    where = "not in /proc/kallsyms" if symbols else "unknown, /proc/kallsyms not readable"
+    where = (
+        "is not in /proc/kallsyms"
+        if symbols
+        else "may be missing, as /proc/kallsyms is not readable"
+    )
     return Check("hooks", "fail", f"{HOOK} {where}, {config}", ANOTHER_KERNEL)
 
 
@@ -125,31 +139,38 @@ def check_tested(facts: Facts) -> Check:
     """Check that anon_order was tested on this kernel build, if that is required."""
     tested = facts.text(f"{CONTROL}/kernel_tested")
     if tested != "no":
-        text = f"anon_order was tried on this build: {tested}"
-        return Check("tested", "ok", text if tested else "no point depends on the kernel build")
-    text = f"anon_order was not tried on this build: {facts.text(f'{CONTROL}/kernel_fingerprint')}"
+        text = f"the policies of anon_order were tested on this kernel build: {tested}"
+        return Check(
+            "tested", "ok", text if tested else "not needed: no point depends on the kernel build"
+        )
+    text = (
+        "anon_order was not tested on this kernel build: "
+        f"{facts.text(f'{CONTROL}/kernel_fingerprint')}"
+    )
     if facts.text(f"{CONTROL}/points/anon_order") == "available":
-        text += "; untested=1 allows it"
-    hint = "try it with modprobe mmpolicy untested=1 where a crash does no harm: docs/host.md"
+        text += "; the module was loaded with untested=1, which permits it"
+    hint = "test it with modprobe mmpolicy untested=1 where a crash does no harm: docs/host.md"
     return Check("tested", "warn", text, hint)
 
 
 def check_others(facts: Facts) -> Check:
     """Check whether livepatches or BPF programs use kernel functions that the module hooks."""
     if not facts.tree.exists(HOOKED):
-        return Check("others", "ok", "nothing is hooked")
+        return Check("others", "ok", "the module has hooked no kernel function")
     found = others(facts.tree)
     if not found:
         return Check("others", "ok", "no livepatch and no BPF program uses the hooked functions")
     text = "; ".join(f"{', '.join(who)} on {function}" for function, who in found.items())
-    hint = "mmpolicy list --hooks says which points cannot have a policy meanwhile"
+    hint = "mmpolicy list --hooks says which points cannot have a policy while they are in use"
     return Check("others", "warn", text, hint)
 
 
 def check_thp(facts: Facts) -> Check:
     """Check that the kernel supports huge pages, and that its settings take effect."""
     if not facts.tree.is_dir(THP):
-        text = f"no {THP}: policies for huge pages have nothing to decide"
+        text = (
+            f"the kernel has no huge pages (no {THP}), so policies for them have nothing to decide"
+        )
         return Check("thp", "warn", text, "boot a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y")
     text = f"enabled: {facts.text(f'{THP}/enabled')}"
     found = traps(facts.tree)
@@ -165,9 +186,16 @@ def check_headers(facts: Facts) -> Check:
     if facts.tree.exists(f"{path}/Makefile"):
         return Check("headers", "ok", path)
     if facts.info and "/dkms/" not in facts.host.module_file():
-        return Check("headers", "-", "none, and none are needed: DKMS has not built the module")
+        return Check(
+            "headers", "-", "not installed, and not needed, as DKMS has not built this module"
+        )
     hint = f"install the headers of this kernel, such as linux-headers-{facts.release}"
-    return Check("headers", "warn", f"no {path}/Makefile: dkms cannot build the module", hint)
+    return Check(
+        "headers",
+        "warn",
+        f"no kernel headers ({path}/Makefile), so DKMS cannot build the module",
+        hint,
+    )
 
 
 def check_file(facts: Facts) -> Check:
@@ -175,11 +203,16 @@ def check_file(facts: Facts) -> Check:
     status = "warn" if facts.loaded else "fail"
     kernel = facts.info.get("vermagic", "").partition(" ")[0]
     if kernel not in ("", facts.release):
-        hint = "dkms autoinstall, or build it for this kernel; then depmod"
-        return Check("file", status, f"the module is for the kernel {kernel}", hint)
+        hint = "dkms autoinstall builds it for this kernel, or build it by hand; then run depmod"
+        return Check("file", status, f"the module file was built for the kernel {kernel}", hint)
     if facts.info.get("description", "").startswith(STUB):
-        hint = "boot a kernel that it can be built for; /var/lib/dkms/mmpolicy has make.log"
-        return Check("file", status, "a stub: DKMS could not build the module", hint)
+        hint = (
+            "/var/lib/dkms/mmpolicy has make.log, which says why; or boot a kernel of "
+            "docs/kernels.md"
+        )
+        return Check(
+            "file", status, "the module file is a stub, as DKMS could not build the module", hint
+        )
     found = try_to("file", status, facts.host.module_file)
     return found._replace(next_step=found.next_step.removesuffix(DOCTOR_KNOWS))
 
@@ -193,10 +226,17 @@ def check_signature(facts: Facts) -> Check:
         return Check("signature", "ok", "not required")
     signer = facts.info.get("signer", "")
     if signer and signer in facts.text("/proc/keys"):
-        return Check("signature", "ok", f"signed by '{signer}', which the kernel knows")
-    hint = "mokutil --import the signer's certificate (docs/host.md), reboot, enrol it"
+        return Check(
+            "signature", "ok", f"the module is signed by '{signer}', whose key the kernel knows"
+        )
+    hint = "mokutil --import the certificate of the signer, reboot, and enrol it: docs/host.md"
     if signer:
-        return Check("signature", "warn", f"key of '{signer}' is not enrolled", hint)
+        return Check(
+            "signature",
+            "warn",
+            f"the module is signed by '{signer}', whose key the kernel does not know",
+            hint,
+        )
     return Check(
         "signature",
         "warn",
@@ -209,8 +249,11 @@ def check_build(facts: Facts) -> Check:
     """Check that the loaded module is the same build as the file on disk."""
     loaded, on_disk = facts.text(f"{MODULE_DIR}/srcversion"), facts.info.get("srcversion", "")
     if not facts.loaded or not facts.info:
-        return Check("build", "-", "nothing to compare")
+        return Check("build", "-", "not checked: the module is not loaded, or has no file")
     if loaded and loaded == on_disk:
-        return Check("build", "ok", f"srcversion {loaded}, the same as the file")
-    text = f"loaded is srcversion {loaded or '?'}, the file is {on_disk or '?'}"
+        return Check("build", "ok", f"the loaded module is the one on disk (srcversion {loaded})")
+    text = (
+        f"the loaded module is not the one on disk: its srcversion is {loaded or '?'}, "
+        f"that of the file {on_disk or '?'}"
+    )
     return Check("build", "warn", text, "mmpolicy unload, then mmpolicy load")

@@ -45,38 +45,41 @@ OURS = (CONTROL, TRACING)
 # directories of the kernel's own knobs
 KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")
 TRACING_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run it as root"),
-    EPERM: (Exit.DENIED, "run it as root"),
+    EACCES: (Exit.DENIED, "run the command as root"),
+    EPERM: (Exit.DENIED, "run the command as root"),
     ENOENT: (Exit.LACKING, "mount -t tracefs none /sys/kernel/tracing"),
 }
 
 READ_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run it as root"),
-    EPERM: (Exit.DENIED, "run it as root"),
+    EACCES: (Exit.DENIED, "run the command as root"),
+    EPERM: (Exit.DENIED, "run the command as root"),
     ENOENT: (Exit.LACKING, "mmpolicy doctor"),
     ENODEV: (Exit.LACKING, "mmpolicy doctor"),
 }
 WRITE_REMEDIES: Remedies = READ_REMEDIES | {
-    EROFS: (Exit.DENIED, "run it where /sys is mounted read-write, not in a container"),
+    EROFS: (Exit.DENIED, "run the command where /sys is mounted read-write, not in a container"),
     EINVAL: (Exit.REFUSED, "mmpolicy show lists policies, knobs and values"),
-    EOPNOTSUPP: (Exit.LACKING, "mmpolicy list says what this kernel lacks"),
+    EOPNOTSUPP: (Exit.LACKING, "mmpolicy list says which points this kernel cannot have, and why"),
     ERANGE: (Exit.REFUSED, "docs/sysfs-abi.txt gives the range of every knob"),
-    EBUSY: (Exit.REFUSED, "this setting is in use: see mmpolicy show, then try again"),
+    EBUSY: (
+        Exit.REFUSED,
+        "this setting is in use: mmpolicy show says by what; then give the command again",
+    ),
 }
 VALUES_OF_KNOB = (
     Exit.REFUSED,
     "Documentation/admin-guide of the kernel lists the values of this file",
 )
 KNOB_REMEDIES: Remedies = READ_REMEDIES | {
-    EROFS: (Exit.DENIED, "run it where /sys and /proc/sys are mounted read-write"),
+    EROFS: (Exit.DENIED, "run the command where /sys and /proc/sys are mounted read-write"),
     EINVAL: VALUES_OF_KNOB,
     ERANGE: VALUES_OF_KNOB,
 }
 SPLIT_REMEDIES: Remedies = READ_REMEDIES | {
-    EPERM: (Exit.DENIED, "run it as root, on a host without lockdown, not in a container"),
+    EPERM: (Exit.DENIED, "run the command as root, on a host without lockdown, not in a container"),
 }
 LOCK_REMEDIES: Remedies = READ_REMEDIES | {
-    EROFS: (Exit.FAILED, "run it where /run is mounted read-write"),
+    EROFS: (Exit.FAILED, "run the command where /run is mounted read-write"),
 }
 STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 PRIVATE = 0o600

@@ -91,7 +91,9 @@ class Machines(NamedTuple):
         if not self.denied:
             return ""
         first = self.denied[0]
-        told = f"{len(self.denied)} processes could not be read: {first.message}"
+        told = (
+            f"{len(self.denied)} processes could not be read, and are missing here: {first.message}"
+        )
         return f"note: {told}; next: {first.next_step}"
 
 

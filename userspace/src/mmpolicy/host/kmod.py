@@ -18,11 +18,20 @@ FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
 APPLY_BLACKLIST = 0x20000
 
 LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
-DENIED = (Exit.DENIED, "run it as root; if that fails, Secure Boot needs a signed module")
-UNFIT = (Exit.LACKING, "boot a kernel that the module runs on, see mmpolicy doctor")
+DENIED = (
+    Exit.DENIED,
+    (
+        "run the command as root; if that fails, Secure Boot wants a signed module, see "
+        "mmpolicy doctor"
+    ),
+)
+UNFIT = (
+    Exit.LACKING,
+    "boot a kernel that the module supports; mmpolicy doctor says what is missing",
+)
 UNSIGNED = (Exit.LACKING, "sign the module and enrol the key, see mmpolicy doctor")
 INSERT_REMEDIES: Remedies = {
-    errno.EINVAL: (Exit.REFUSED, "dmesg | grep mmpolicy | tail -n1"),
+    errno.EINVAL: (Exit.REFUSED, "dmesg | grep mmpolicy | tail -n1 says why"),
     errno.EPERM: DENIED,
     errno.EACCES: DENIED,
     errno.ENOENT: UNFIT,  # unknown symbol: the module is for another kernel
@@ -33,11 +42,17 @@ INSERT_REMEDIES: Remedies = {
     errno.EKEYREJECTED: UNSIGNED,
     errno.ENOKEY: UNSIGNED,
     errno.EBADMSG: UNSIGNED,
-    errno.EEXIST: (Exit.FAILED, "another process has just loaded it: see mmpolicy list"),
+    errno.EEXIST: (
+        Exit.FAILED,
+        "another process has loaded the module meanwhile; mmpolicy list shows what it offers",
+    ),
 }
 REMOVE_REMEDIES: Remedies = {
-    errno.EPERM: (Exit.DENIED, "run it as root"),
-    errno.EAGAIN: (Exit.FAILED, "end its users, until refcnt in /sys/module is 0"),
+    errno.EPERM: (Exit.DENIED, "run the command as root"),
+    errno.EAGAIN: (
+        Exit.FAILED,
+        "end the processes that use the module, until refcnt in /sys/module is 0",
+    ),
 }
 
 HANDLE = POINTER(c_void_p)
@@ -79,7 +94,11 @@ class Kmod:
         # the context is used until the process ends, so it is never freed
         self._context = self._lib.kmod_new(directory and directory.encode(), None)
         if not self._context:
-            raise Error("libkmod: no context", Exit.FAILED, "see if /lib/modules can be read")
+            raise Error(
+                "libkmod could not start: kmod_new() has failed",
+                Exit.FAILED,
+                "check that /lib/modules exists and is readable",
+            )
         self._lib.kmod_set_log_priority(self._context, 0)  # this command prints the errors itself
 
     @contextmanager
@@ -135,8 +154,10 @@ class Kmod:
                 module, flags, options.encode(), None, None, None
             )
         if result == APPLY_BLACKLIST:
-            hint = f"take its blacklist line out of modprobe.d: modprobe -c | grep {name}"
-            raise Error(f"module {name} is blacklisted", Exit.FAILED, hint)
+            hint = (
+                f"remove its blacklist line from modprobe.d; to find it: modprobe -c | grep {name}"
+            )
+            raise Error(f"the module {name} is blacklisted in modprobe.d", Exit.FAILED, hint)
         if result < 0:
             raise explain(-result, f"load module {name} {options}".rstrip(), INSERT_REMEDIES)
 
@@ -150,7 +171,7 @@ class Kmod:
 
     def _refuse_foreign(self) -> None:
         if self._directory:
-            text = f"{self._directory} is not the running kernel's"
+            text = f"{self._directory} is not /lib/modules of the running kernel"
             raise Error(text, Exit.USAGE, "load and unload without --root")
 
 

@@ -67,7 +67,7 @@ def checked(paths: Iterable[str]) -> list[str]:
     found = list(paths)
     inside = tuple(f"{folder}/" for folder in KNOB_FOLDERS)
     if wrong := [path for path in found if not path.startswith(inside)]:
-        raise ValueError(f"{wrong[0]!r} is no knob")
+        raise ValueError(f"{wrong[0]!r} is not a knob of the kernel")
     return found
 
 
@@ -82,7 +82,7 @@ def no_knob(knobs: Iterable[str], given: str) -> Error:
         text = f"this kernel has large folios of 2 MB only, so it has no '{given}'"
         return Error(text, Exit.LACKING, "boot Linux 6.8 or newer; enabled=always is for 2 MB")
     close = get_close_matches(given, [name for path in knobs for name in names_of(path)], n=1)
-    hint = f"did you mean {close[0]}?" if close else "mmpolicy thp --all lists them"
+    hint = f"did you mean {close[0]}?" if close else "mmpolicy thp --all lists the knobs"
     return Error(f"the kernel has no knob '{given}' that can be read and written", Exit.USAGE, hint)
 
 
@@ -100,7 +100,7 @@ def check_value(tree: Tree, path: str, value: str) -> str:
     if chosen(text) != text:
         pick(f"value of {names_of(path)[0]}", value, choices(tree, path))
     elif not value.split() or (_numeric(text) and not _numeric(value)):
-        hint = f"it has {text} now"
+        hint = f"give a value like the present one, which is {text}"
         raise Error(f"'{value}' is not a valid value for {names_of(path)[0]}", Exit.USAGE, hint)
     return value
 

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 
 CPUINFO, MEMINFO = "/proc/cpuinfo", "/proc/meminfo"
-NO_SYSTEMD = "mmpolicy bench, or ab run in the foreground: their own watchdog restores the settings"
-DOCTOR_KNOWS = "; mmpolicy doctor says if it can be built"
+NO_SYSTEMD = (
+    "mmpolicy bench, or ab run in the foreground, which have a watchdog of their own and "
+    "need no systemd"
+)
+DOCTOR_KNOWS = "; mmpolicy doctor says whether the module can be built"
 
 
 def tell_syslog(line: str) -> None:
@@ -39,7 +42,9 @@ def reload_units() -> None:
     try:
         subprocess.run(["systemctl", "daemon-reload"], check=True)
     except (OSError, subprocess.CalledProcessError) as err:
-        text = f"systemd has not reloaded its units: {err}"
+        text = (
+            f"systemctl daemon-reload has failed, so systemd does not know the changed units: {err}"
+        )
         raise Error(text, Exit.FAILED, "systemctl daemon-reload") from err
 
 
@@ -58,15 +63,20 @@ def start_unit(words: Sequence[str]) -> None:
     import subprocess
 
     units = [f"-u {name}" for option, name in zip(words, words[1:]) if option == "--unit"]
-    hint = "without systemd: nohup mmpolicy ... &, without --detach, or with --foreground"
+    hint = (
+        "without systemd, run the command by nohup mmpolicy ... &, without --detach, or "
+        "with --foreground"
+    )
     try:
         done = subprocess.run(["systemd-run", *words], capture_output=True, text=True, check=False)
     except OSError as err:
-        raise Error(f"cannot start a unit: {err}", Exit.LACKING, hint) from err
+        raise Error(
+            f"cannot start a systemd unit, as systemd-run does not run: {err}", Exit.LACKING, hint
+        ) from err
     if done.returncode:
         why = done.stderr.strip() or "the log says why"
         log = " ".join(["journalctl", *units])
-        raise Error(f"systemd does not start the unit: {why}", Exit.FAILED, log)
+        raise Error(f"systemd did not start the unit: {why}", Exit.FAILED, log)
 
 
 def start_path_unit(unit: str, words: Sequence[str]) -> None:
@@ -89,7 +99,7 @@ def enable_unit(unit: str) -> None:
     """Enable an installed systemd unit and start it."""
     import subprocess
 
-    hint = f"install the package mmpolicy, which has {unit}"
+    hint = f"install the package mmpolicy, which contains {unit}"
     try:
         done = subprocess.run(
             ["systemctl", "enable", "--now", unit], capture_output=True, text=True, check=False
@@ -182,7 +192,13 @@ class Host:
         """Return the path of the module file for this kernel."""
         path = self.kmod().path(MODULE)
         if not path:
-            text = f"no {MODULE}.ko in {self.tree.real('/lib/modules')}/{self.release()}"
-            hint = "install the module for this kernel (mmpolicy-modules, dkms autoinstall), depmod"
+            text = (
+                f"there is no {MODULE}.ko for this kernel in "
+                f"{self.tree.real('/lib/modules')}/{self.release()}"
+            )
+            hint = (
+                "install the module for this kernel (package mmpolicy-modules, or dkms "
+                "autoinstall), then run depmod"
+            )
             raise Error(text, Exit.LACKING, hint + DOCTOR_KNOWS)
         return path

@@ -22,7 +22,7 @@ NAME_BYTES = 15  # of /proc/PID/comm
 def check_process(tree: Tree, pid: int | str) -> None:
     """Raise an error if the process does not exist."""
     if not tree.is_dir(f"/proc/{pid}"):
-        raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
+        raise Error(f"there is no process {pid}", Exit.USAGE, "ps -e lists the processes")
 
 
 def find_process(tree: Tree, given: str) -> int:
@@ -39,19 +39,27 @@ def find_process(tree: Tree, given: str) -> int:
         try:
             pids = [int(pid) for pid in cgroup_pids(tree, find_cgroup(tree, given).name)]
         except Error as err:
-            text = f"no process and no service '{given}'"
+            text = f"there is no process and no service '{given}'"
             raise Error(
-                text, Exit.USAGE, "ps -e lists processes, mmpolicy top processes and services"
+                text, Exit.USAGE, "ps -e lists the processes, mmpolicy top processes and services"
             ) from err
     if len(pids) == 1:
         return pids[0]
     if not pids:
-        raise Error(f"'{given}' has no process", Exit.USAGE, "systemctl status says if it runs")
+        raise Error(
+            f"the service '{given}' has no process",
+            Exit.USAGE,
+            f"systemctl status {given} says whether it runs",
+        )
     first = sorted(pids, key=lambda pid: -_pages(tree, pid))[:MOST_LISTED]
     listed = ", ".join(f"{pid} ({_pages(tree, pid) >> 8} MiB)" for pid in first)
     rest = len(pids) - len(first)
     more = f" and {rest} more" if rest else ""
-    raise Error(f"'{given}' has {len(pids)} processes: {listed}{more}", Exit.USAGE, "give a number")
+    raise Error(
+        f"'{given}' has {len(pids)} processes: {listed}{more}",
+        Exit.USAGE,
+        "give the number of one of these processes",
+    )
 
 
 def _name(tree: Tree, pid: str) -> str:

@@ -92,7 +92,7 @@ def failed_dependants(show: Show, service: Service) -> Iterator[str]:
     units = service.dependants()
     for found in _properties(show, STATE, units) if units else ():
         if found.get("ActiveState") == "failed":
-            yield f"{found.get('Id')}, which depends on {service.unit}, has failed"
+            yield f"the unit {found.get('Id')}, which depends on {service.unit}, has failed"
 
 
 class Watch:
@@ -115,7 +115,7 @@ class Watch:
 
     def _changed(self, now: Service) -> str:
         """Return how the service has changed since the run began, as text."""
-        words = ("was started anew", "has another main process", "was reloaded, or changed state")
+        words = ("was restarted", "has another main process now", "was reloaded, or changed state")
         for old, new, text in zip(self._first.marks, now.marks, words):
             if old != new:
                 return f"{self._unit} {text}"

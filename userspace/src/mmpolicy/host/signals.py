@@ -33,4 +33,4 @@ def noted() -> Iterator[list[int]]:
 def interrupted(number: int) -> Error:
     """Return the error for a command that a signal has ended."""
     name = signal.Signals(number).name
-    return Error(f"interrupted by {name}", SHELL + number, "give the command again")
+    return Error(f"the command was interrupted by {name}", SHELL + number, "give the command again")

@@ -174,15 +174,18 @@ class Units:
 def unknown_unit(units: Units, unit: str) -> Error:
     """Return the error for a unit that systemd does not know."""
     if unit in units.user_files:
-        text = f"{unit} is a user unit, whose manager does not read the system's settings"
+        text = (
+            f"{unit} is a unit of a user's systemd, which does not read the settings of the system"
+        )
         hint = (
-            "mmpolicy bind --cgroup PATH, while it runs; or --unit user@.service, for all of them"
+            "mmpolicy bind --cgroup PATH binds it while it runs; --unit user@.service "
+            "binds all units of all users"
         )
         return Error(text, Exit.USAGE, hint)
     close = units.close(unit)
     listed = "systemctl list-unit-files lists the units, and mmpolicy top the cgroups"
     hint = f"did you mean {close}?" if close else listed
-    return Error(f"systemd knows no {unit}", Exit.USAGE, hint)
+    return Error(f"systemd does not know the unit {unit}", Exit.USAGE, hint)
 
 
 def missing_unit(units: Units, given: str) -> Error | None:
@@ -192,12 +195,14 @@ def missing_unit(units: Units, given: str) -> Error | None:
         return None
     if not units.knows(unit):
         found = unknown_unit(units, unit)
-        found.message = f"no cgroup '{given}', and {found.message}"
+        found.message = f"there is no cgroup '{given}', and {found.message}"
         return found
     if is_template(unit):
         names = ", ".join(units.running(unit)) or "none runs now"
         return Error(
-            f"{unit} is a template: name an instance ({names})", Exit.USAGE, "ps -e -o unit"
+            f"{unit} is a template, and a command needs one of its instances ({names})",
+            Exit.USAGE,
+            "ps -e -o unit lists the units that run",
         )
     unit = units.primary(unit)
     text = f"{unit} does not run now, so it has no cgroup"

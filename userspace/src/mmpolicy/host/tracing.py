@@ -90,7 +90,11 @@ def _events(tree: Tree, kind: str) -> list[str]:
     names = tree.dirs(EVENTS) if tree.is_dir(EVENTS) else []
     found = [name for name in names if name.startswith(f"{MODULE}_{kind}_")]
     if not found:
-        raise Error(f"no {MODULE}_{kind}_* in {tree.real(EVENTS)}", Exit.LACKING, LOAD)
+        raise Error(
+            f"the trace event {MODULE}_{kind}_* is missing in {tree.real(EVENTS)}",
+            Exit.LACKING,
+            LOAD,
+        )
     return found
 
 

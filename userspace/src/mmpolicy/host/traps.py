@@ -55,16 +55,27 @@ def _command_line(tree: Tree) -> Iterator[Trap]:
     named = words and re.search("2M|2048K", words[-1])
     if words and not named and chosen(_read(tree, PMD)) == "never" != _enabled(tree):
         text = f"{words[-1]} on the command line of the kernel has set 2 MB to never, so"
-        text += f" {THP}/enabled decides nothing"
-        yield Trap(text, f"add 2M:inherit to that parameter, or echo inherit >{PMD}")
+        text += f" {THP}/enabled has no effect on 2 MB pages"
+        yield Trap(
+            text,
+            (
+                "add 2M:inherit to thp_anon= on the command line of the kernel; until then, "
+                f"echo inherit >{PMD}"
+            ),
+        )
 
 
 def _little_memory(tree: Tree) -> Iterator[Trap]:
     memory = hardware_of(tree).memory
     chose = "transparent_hugepage=" in _read(tree, "/proc/cmdline")
     if memory and memory < BOOT_NEVER and _enabled(tree) == "never" and not chose:
-        text = f"the kernel boots with never below 512 MB of memory; there are {memory >> 20} MB"
-        yield Trap(text, f"echo madvise >{THP}/enabled, for programs that ask for 2 MB pages")
+        text = (
+            f"huge pages are off (never), as this host has {memory >> 20} MB of memory, "
+            "and the kernel turns them off below 512 MB"
+        )
+        yield Trap(
+            text, f"echo madvise >{THP}/enabled turns them on for programs that ask for huge pages"
+        )
 
 
 def _tuned(tree: Tree) -> Iterator[Trap]:
@@ -75,8 +86,17 @@ def _tuned(tree: Tree) -> Iterator[Trap]:
              for size, folder in size_folders(tree).items()}  # fmt: skip
     rest = [f"{size} kB" for size, mode in modes.items() if mode == "always"]
     if word == "never" and rest:
-        text = f"the TuneD profile {profile} sets never, but {', '.join(rest)} are always"
-        yield Trap(text, f"echo inherit >{THP}/hugepages-SIZEkB/enabled, or keep always if wanted")
+        text = (
+            f"the TuneD profile {profile} sets transparent_hugepage to never, but the "
+            f"folio sizes {', '.join(rest)} are still set to always"
+        )
+        yield Trap(
+            text,
+            (
+                f"echo inherit >{THP}/hugepages-SIZEkB/enabled turns a size off; leave it "
+                "where always is wanted"
+            ),
+        )
 
 
 def _sets(tree: Tree, profile: str, depth: int = DEEP) -> str:
@@ -93,4 +113,4 @@ def _ksm(tree: Tree) -> Iterator[Trap]:
     merged = _read(tree, f"{KSM}/pages_sharing")
     if _read(tree, f"{KSM}/run") == "1" and merged not in ("", "0"):
         text = f"KSM has merged {merged} pages, and splits each large folio that has one of them"
-        yield Trap(text, f"echo 2 >{KSM}/run, where large folios matter more than merging")
+        yield Trap(text, f"echo 2 >{KSM}/run undoes the merging, if large folios matter more")

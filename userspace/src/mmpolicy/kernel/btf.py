@@ -38,12 +38,12 @@ class Btf:
         """Return name, kind, member count, size or type, and offset of each type; 0 is void."""
         found = [(0, 0, 0, 0, 0)]
         if max(end, self._end) > len(self._data):
-            raise NotReadableError("its BTF ends early")
+            raise NotReadableError("the BTF of the kernel ends early")
         while at < end:
             name, info, other = struct.unpack_from("<III", self._data, at)
             kind, members = info >> 24 & 0x1F, info & 0xFFFF
             if not 0 < kind <= ENUM64:
-                raise NotReadableError(f"its BTF has a type of unknown kind ({kind})")
+                raise NotReadableError(f"the BTF of the kernel has a type of unknown kind ({kind})")
             found.append((name, kind, members, other, at + 12))
             at += 12 + ONCE.get(kind, 0) + members * EACH.get(kind, 0)
         return found
@@ -71,7 +71,7 @@ class Btf:
             parts.append(AFTER[self._types[number][1]])
             number = self._types[number][3]
         if number >= len(self._types):
-            raise NotReadableError("its BTF refers to a type that does not exist")
+            raise NotReadableError("the BTF of the kernel refers to a type that does not exist")
         inside = self._name(self._types[number][0]) if number else "void"
         return inside + "".join(reversed(parts))
 
@@ -84,7 +84,7 @@ class Btf:
             return None
         _, kind, count, result, at = self._types[self._types[number][3]]
         if kind != PROTO:
-            raise NotReadableError(f"its BTF does not say what {function} is")
+            raise NotReadableError(f"the BTF of the kernel has no prototype of {function}")
         given = (struct.unpack_from("<II", self._data, at + each * 8)[1] for each in range(count))
         return f"{self.text(result)}({', '.join(self.text(each) for each in given)})"
 

@@ -29,13 +29,14 @@ def _packed_kernel(data: bytes) -> bytes:
     """Return the ELF file in an x86 vmlinuz, as Documentation/arch/x86/boot.rst defines it."""
     if data[0x202:0x206] != BZIMAGE or struct.unpack_from("<H", data, 0x206)[0] < LEAST_PROTOCOL:
         raise NotReadableError(
-            "it is neither a kernel of x86 or arm64, nor a vmlinux, nor a Debian package"
+            "the file is neither a kernel image of x86 or arm64, nor a vmlinux, nor a "
+            "Debian package"
         )
     offset, length = struct.unpack_from("<II", data, 0x248)
     begin = ((data[0x1F1] or 4) + 1) * 512 + offset
     packed = data[begin : begin + length]
     if len(packed) < length or length <= 4:
-        raise NotReadableError("it ends in the middle of the kernel")
+        raise NotReadableError("the file ends in the middle of the kernel image")
     return unpacked(packed, struct.unpack_from("<I", packed, length - 4)[0])
 
 
@@ -45,9 +46,9 @@ def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
     while at + 60 <= len(archive):
         name, size = archive[at : at + 16], archive[at + 48 : at + 58]
         if not size.strip().isdigit():
-            raise NotReadableError("its archive is damaged")
+            raise NotReadableError("the archive in the Debian package is damaged")
         if at + 60 + int(size) > len(archive):
-            raise NotReadableError("it ends early")
+            raise NotReadableError("the file ends early")
         yield name.decode(errors="replace").strip().rstrip("/"), archive[at + 60 :][: int(size)]
         at += 60 + int(size) + int(size) % 2
 
@@ -65,8 +66,10 @@ def kernel_of_package(package: bytes) -> bytes:
                         return found.read() if found else b""
         except (tarfile.TarError, OSError, EOFError, ValueError) as err:
             why = str(err).partition("\n")[0]
-            raise NotReadableError(f"its {name} is damaged or of an unknown kind: {why}") from err
-    raise NotReadableError("it is a package without a kernel in it")
+            raise NotReadableError(
+                f"{name} in the Debian package is damaged, or of an unknown kind: {why}"
+            ) from err
+    raise NotReadableError("the Debian package has no kernel image in it")
 
 
 def _types_in(data: bytes) -> bytes:
@@ -94,7 +97,7 @@ class Image:
         if not self.bare and not data.startswith(ELF):
             data = _packed_kernel(data)
         if not self.bare and not data.startswith(ELF):
-            raise NotReadableError("its contents are not an ELF file")
+            raise NotReadableError("the kernel in the image is not an ELF file")
         self.data = data
 
     @property
@@ -128,7 +131,7 @@ class Image:
                 for name, _, at, length in rows
             }
         except (struct.error, IndexError, ValueError) as err:
-            raise NotReadableError(f"its ELF header is damaged: {err}") from err
+            raise NotReadableError(f"the ELF header of the kernel is damaged: {err}") from err
 
     def section(self, name: str) -> bytes:
         """Return a section by its name; empty if it does not exist. An arm64 Image
@@ -139,5 +142,5 @@ class Image:
         begin, length = self._sections.get(name, (0, 0))
         found = self.data[begin : begin + length]
         if len(found) != length:
-            raise NotReadableError(f"it ends in the middle of its section {name}")
+            raise NotReadableError(f"the kernel image ends in the middle of its section {name}")
         return found

@@ -96,7 +96,9 @@ def symbols(data: bytes) -> frozenset[str]:
     marks = _marks(data, found[0]) if found else []
     place = _begin(data, found[0], marks) if found and marks else None
     if not found or not place:
-        raise NotReadableError("its list of symbols is missing, or has an unknown format")
+        raise NotReadableError(
+            "the symbol table (kallsyms) in the kernel image is missing, or has an unknown format"
+        )
     texts = (b"".join([found[1][each] for each in data[x:y]]) for x, y in _names(data, *place))
     # The first letter of each text is the symbol's type.
     names = Counter(text[1:].decode(errors="replace") for text in texts)

@@ -25,7 +25,7 @@ def _zstd(data: bytes, size: int) -> bytes:
         lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
     except OSError as err:
         raise NotReadableError(
-            f"it is compressed with zstd, and libzstd is missing: {err}"
+            f"the kernel is compressed with zstd, and the library libzstd is missing: {err}"
         ) from err
     lib.ZSTD_findFrameCompressedSize.restype = ctypes.c_size_t
     lib.ZSTD_decompress.restype = ctypes.c_size_t
@@ -35,7 +35,7 @@ def _zstd(data: bytes, size: int) -> bytes:
     if not lib.ZSTD_isError(ctypes.c_size_t(length)):
         found = lib.ZSTD_decompress(place, ctypes.c_size_t(size), data, ctypes.c_size_t(length))
     if found != size:
-        raise NotReadableError("its zstd data is damaged")
+        raise NotReadableError("the zstd data of the kernel is damaged")
     return place.raw
 
 
@@ -56,7 +56,9 @@ UNPACK: dict[bytes, tuple[str, Callable[[bytes, int], bytes]]] = {
 def unpacked(data: bytes, size: int) -> bytes:
     """Return the decompressed data, which must have the given size."""
     if not 0 < size <= MOST:
-        raise NotReadableError(f"it claims to hold {size} bytes")
+        raise NotReadableError(
+            f"the compressed kernel claims to have {size} bytes, which is too much"
+        )
     for magic, (name, unpack) in UNPACK.items():
         if data.startswith(magic):
             try:
@@ -64,8 +66,8 @@ def unpacked(data: bytes, size: int) -> bytes:
             except NotReadableError:
                 raise
             except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as err:
-                raise NotReadableError(f"its {name} data is damaged: {err}") from err
+                raise NotReadableError(f"the {name} data of the kernel is damaged: {err}") from err
             if len(found) != size:
-                raise NotReadableError(f"its {name} data ends early")
+                raise NotReadableError(f"the {name} data of the kernel ends early")
             return found
-    raise NotReadableError(f"it is compressed in an unknown format ({data[:4].hex()})")
+    raise NotReadableError(f"the kernel is compressed in an unknown format ({data[:4].hex()})")

@@ -35,21 +35,25 @@ def advise(whole: Explained, largest: int) -> Advice | None:
     seen = max(whole.shadow, whole.wanted, key=_judged)
     judged = _judged(seen)
     dense = seen.reasons["dense_neighbour"]
-    told = [f"{whole.unused_share:.0%} of the pages in large folios were never used"]
+    told = [
+        f"{whole.unused_share:.0%} of the pages in large folios of this process were never used"
+    ]
     if judged < FEW:
         if whole.unused_share <= MUCH_UNUSED:
             return None
         order = _order_in_use(whole)
-        limit = f"so folios above {size(order)} are not recommended"
+        limit = f"so folios larger than {size(order)} are not recommended"
         return Advice(ADAPTIVE, order, (*told, limit))
     told = told if whole.large else []
-    told.append(f"{dense} of {judged} faults had fully used memory nearby")
+    told.append(f"{dense} of {judged} page faults were next to memory that is used in full")
     if dense < DENSE * judged:
-        return Advice(STOCK, None, (*told, "large folios would be rare, or wasted"))
+        return Advice(STOCK, None, (*told, "so large folios would be rare, or mostly empty"))
     if whole.unused_share > MUCH_UNUSED:
         return Advice(ADAPTIVE, _order_in_use(whole), tuple(told))
     order = LARGEST if largest >= HUGE else USUAL
-    return Advice(ADAPTIVE, order, (*told, f"its largest area has {largest >> 20} MiB"))
+    return Advice(
+        ADAPTIVE, order, (*told, f"the largest memory area of the process has {largest >> 20} MiB")
+    )
 
 
 def _judged(seen: Wanted) -> int:

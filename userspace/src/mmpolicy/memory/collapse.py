@@ -99,7 +99,10 @@ def check_possible(tree: Tree) -> None:
         text = "this kernel has no transparent huge pages"
         raise Error(text, Exit.LACKING, "boot Linux 6.1 or newer with CONFIG_TRANSPARENT_HUGEPAGE")
     if tree.read(PMD_SIZE) != str(BLOCK):
-        text = f"huge pages have {tree.read(PMD_SIZE)} bytes here, and only 2 MB ones are known"
+        text = (
+            f"huge pages have {tree.read(PMD_SIZE)} bytes on this host, and mmpolicy "
+            "collapse supports only those of 2 MB"
+        )
         raise Error(text, Exit.LACKING, "boot a kernel with pages of 4 kB")
 
 
@@ -320,7 +323,11 @@ class Target:
         if verdict.cause:
             return verdict
         if not verdict.frame:
-            raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
+            raise Error(
+                "/proc/PID/pagemap shows no page frame numbers",
+                Exit.DENIED,
+                "run the command as root",
+            )
         # KPF_KSM is not tested, as Linux 6.12 sets it for all anonymous pages. MADV_COLLAPSE
         # refuses KSM pages.
         locked = self._flags.of(verdict.frame) & UNEVICTABLE
@@ -419,7 +426,10 @@ def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
     free, kept = node.free_blocks - taken, int(node.all_blocks * reserve)
     if free > kept:
         return ""
-    return f"node {node.number} has {free} free blocks of 2 MB left, and --reserve keeps {kept}"
+    return (
+        f"NUMA node {node.number} has {free} free blocks of 2 MB left, and --reserve keeps "
+        f"{kept} free"
+    )
 
 
 def check_blocks(tree: Tree, reserve: float) -> None:
@@ -621,7 +631,7 @@ class Collapser:
             raise explain(number, f"advise process {target.pid}", REMEDIES)
         # ENOMEM also means that the memory area has a hole
         if number == ENOMEM and target.verdict(start) == verdict:
-            self._stop("the kernel found no free 2 MB (ENOMEM)", COMPACT)
+            self._stop("the kernel found no free block of 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
             self._stop("the kernel could not charge 2 MB to the cgroup (EBUSY)", RAISE)
         elif number not in (EAGAIN, ESRCH):
@@ -636,7 +646,9 @@ class Collapser:
         if self._slow >= PATIENCE:
             longest = self._limits.longest_s * 1000
             why = f"{PATIENCE} collapses in a row took longer than {longest:g} ms"
-            self._stop(why, "try again when the host is less busy, or raise --max-stop")
+            self._stop(
+                why, "give the command again when the host is less busy, or raise --max-stop"
+            )
 
     def _stop(self, why: str, then: str) -> None:
         self.done.stopped, self.done.next_step = why, then
@@ -648,7 +660,13 @@ class Collapser:
             self._nodes, self._since = nodes_in(self._zones), 0
             self._rooms.clear()
             if why := self._pressure.too_high():
-                self._stop(why, "look at /proc/pressure/memory; try again, or raise --max-pressure")
+                self._stop(
+                    why,
+                    (
+                        "/proc/pressure/memory shows the pressure; give the command again "
+                        "later, or raise --max-pressure"
+                    ),
+                )
         return bool(self.done.stopped)
 
     def _has_room(self, target: Target, frame: int, taken: int = 0) -> bool:
@@ -662,8 +680,10 @@ class Collapser:
             room = self._room_in(folder)
             if room is not None and room < MARGIN:
                 self._stop(
-                    f"{folder} has room for {max(room, 0) >> 10} KiB below its limit, and each "
-                    f"collapse needs {MARGIN >> 10}", RAISE,
+                    (
+                        f"the limit of {folder} leaves {max(room, 0) >> 10} KiB, and each "
+                        f"collapse needs {MARGIN >> 10} KiB"
+                    ), RAISE,
                 )  # fmt: skip
         return not self.done.stopped
 
@@ -678,5 +698,5 @@ class Collapser:
         return room
 
 
-COMPACT = "echo 1 >/proc/sys/vm/compact_memory makes free blocks; or lower --reserve"
-RAISE = "raise the limit of the cgroup a little while this runs"
+COMPACT = "echo 1 >/proc/sys/vm/compact_memory makes free blocks of 2 MB; or lower --reserve"
+RAISE = "raise the memory limit of the cgroup (memory.max) a little while the command runs"

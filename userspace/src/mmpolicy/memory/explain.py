@@ -16,14 +16,14 @@ from mmpolicy.memory.folios import Area, totals
 
 # Reasons as docs/policies/anon_order.md describes them; an unlisted reason is printed by its name.
 WORDS = {
-    "cap": "it is the limit of the policy",
+    "cap": "the limit of the policy allows no larger folio",
     "dense_neighbour": "memory nearby was used in full",
-    "no_room": "no folio fits around the page",
+    "no_room": "no larger folio fits around the page",
     "no_neighbour": "no memory nearby was used in full",
-    "sparse_neighbour": "more memory nearby was allocated than used",
-    "probe": "a smaller folio, to see which of its pages are used",
-    "locked": "mlock() populates the area anyway",
-    "deferred": "not checked, as many faults before got small folios",
+    "sparse_neighbour": "neighbouring memory was allocated and only partly used",
+    "probe": "a smaller folio was taken to see which of its pages get used",
+    "locked": "mlock() fills the area with pages in any case",
+    "deferred": "the neighbours were not checked, as many faults before got small folios",
 }
 
 
@@ -51,7 +51,7 @@ class Wanted:
             f"{100 * n / number:.0f} %: {WORDS.get(name, name)}"
             for name, n in self.reasons.most_common()
         )
-        return f"{number} faults: {orders} ({reasons})"
+        return f"{number} page faults: {orders} (reasons: {reasons})"
 
 
 @dataclass
@@ -85,8 +85,10 @@ class Explained:
     def lines(self) -> Iterator[str]:
         """Yield the facts about the area as lines of text."""
         kept = [
-            f"{n * PAGE >> 10} kB in folios of {size(order)}, "
-            f"{self.unused[order] / n:.0%} never used"
+            (
+                f"{n * PAGE >> 10} kB in folios of {size(order)}, "
+                f"{self.unused[order] / n:.0%} of it never used"
+            )
             for order, n in sorted(self.large.items())
         ]
         yield f"  has     {self.pages * PAGE >> 10} kB: {', '.join(kept) or 'all in single pages'}"

@@ -50,7 +50,7 @@ OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
 # Share of 2 MB faults among a process's faults from which on they explain its kernel time.
 CLEARING = 0.2
-SMALLER = "restart it, with smaller folios"
+SMALLER = "restart the program, with smaller folios"
 GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
 # A service with more memory than this gets a line even without a finding, as users ask about it.
@@ -139,7 +139,7 @@ def _where_it_works(tree: Tree, found: Finding) -> Finding:
     knobs = any(each.startswith(("echo ", "mmpolicy ab run ")) for each in found.commands)
     if not knobs or tree.writable(f"{THP}/enabled"):
         return found
-    step = f"on the host itself, as {THP} is read-only here: {' && '.join(found.commands)}"
+    step = f"run this on the host itself, as {THP} is read-only here: {' && '.join(found.commands)}"
     return found._replace(commands=(), next_step=step)
 
 
@@ -189,7 +189,10 @@ def own_service(cgroup: str) -> str:
 
 def _trim(survey: Survey, row: Row) -> Finding:
     waste, error, anon = (int(kib) >> 10 for kib in (_private(row), row.error_kib, row.anon_kib))
-    what = f"{waste} MiB (+- {error}) of its {anon} MiB are the empty part of large folios"
+    what = (
+        f"{waste} MiB (+- {error}) of the {anon} MiB of private memory are empty parts of "
+        "large folios"
+    )
     try:
         check_possible(survey.tree)
     except Error as err:
@@ -198,7 +201,7 @@ def _trim(survey: Survey, row: Row) -> Finding:
     if stays:
         return Finding(row.name, f"{what}; {stays}", next_step=SMALLER, mib=waste)
     what += f"; {unsure}" if unsure else ""
-    price = "the program loses these huge pages; without --bind the memory may come back"
+    price = "the program loses these huge pages; without --bind the kernel may make them again"
     return Finding(row.name, what, (f"mmpolicy trim {name_of(row)}{options}",), price, mib=waste)
 
 
@@ -213,7 +216,7 @@ def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
     if left["asked"] + left["unknown"] >= MOST:
         asked = " --include-madvised"
         if left["unknown"] > left["asked"]:
-            unsure = "whether it asked for them by madvise is not known"
+            unsure = "it is not known whether the program asked for these folios by madvise()"
     # by default, trim skips folios with a low empty share, and this mean share is near that limit
     share = _private(row) / row.anon_kib
     least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
@@ -262,7 +265,10 @@ def _rss(tree: Tree, pid: int) -> int:
 
 def _little(row: Row) -> Finding:
     share = row.waste_kib / row.anon_kib if row.anon_kib else 0.0
-    what = f"{row.waste_kib / 1024:.0f} MiB (+- {row.error_kib / 1024:.0f}) are empty, {share:.0%}"
+    what = (
+        f"{row.waste_kib / 1024:.0f} MiB (+- {row.error_kib / 1024:.0f}) are empty "
+        f"parts of large folios, {share:.0%}"
+    )
     return Finding(row.name, f"{what} of its memory", worth=False)
 
 
@@ -302,13 +308,13 @@ def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _of_a_cpu(costs: Calibration | None, percent: float) -> str:
-    figure = f"at most {percent:.2g} % of a CPU to gain"
-    return figure if costs else f"{figure} (mmpolicy calibrate says how much of it faults take)"
+    figure = f"for which larger folios save at most {percent:.2g} % of a CPU"
+    return figure if costs else f"{figure} (mmpolicy calibrate makes this figure more precise)"
 
 
 def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
     lines = tuple(f"echo always >{THP}/hugepages-{size.replace(' ', '')}/enabled" for size in off)
-    text = f"{what}; the kernel's own sizes will do, no module is needed"
+    text = f"{what}; the kernel's own folio sizes can do this without a module"
     return Finding(who, text, lines, f"0 to 5 % more memory, gcc 15 %; {GAIN}", cpu_percent=gain)
 
 
@@ -318,21 +324,27 @@ def _for_it_alone(
     """Yield how to give large folios to one service only, as sysfs would give them to wasteful
     ones too.
     """
-    others = f"sysfs would give larger folios to {', '.join(wasteful)} too"
+    others = (
+        f"the settings in sysfs would give larger folios to {', '.join(wasteful)}, too, "
+        "which waste memory in them"
+    )
     if host.module.possible:
         shadow = "mmpolicy set anon_order shadow=adaptive"
         commands = (*host.module.commands, shadow) if not host.module.next_step else ()
-        step = host.module.next_step or f"mmpolicy recommend {busy.pid} after a minute"
-        text = (
-            f"{what}; a profile would give large folios to it alone; a shadow policy, which only "
-            "counts, shows how many"
+        step = (
+            host.module.next_step
+            or f"after a minute, mmpolicy recommend {busy.pid} shows the result"
         )
-        price = f"a module, at up to 1 % of the faults' time; {others}"
+        text = (
+            f"{what}; a profile would give large folios to this program alone; a "
+            "shadow policy, which only counts, shows first how many faults that saves"
+        )
+        price = f"the module takes up to 1 % of the time of faults; {others}"
         yield Finding(busy.name, text, commands, price, step, cpu_percent=gain)
     elif can_measure(host.tree, busy.cgroup):
         command = f"mmpolicy ab run --preset thp-sizes --yes {option_of(busy.cgroup)}"
-        price = f"up to four hours; while it runs, {others}"
-        text = f"{what}; measure 16 to 64 kB"
+        price = f"up to four hours of measuring, during which {others}"
+        text = f"{what}; the command measures the effect of folios of 16 to 64 kB"
         yield Finding(busy.name, text, (command,), price, cpu_percent=gain)
     else:
         yield Finding(busy.name, f"{what}; but {others}", cpu_percent=gain)
@@ -364,10 +376,11 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
         percent = 100 * each.mean.kernel
         huge = min(host.made[PAGE << HUGE_ORDER], each.mean.faults)
         by = huge * host.costs.ns(HUGE_ORDER) / 1e7 if host.costs else 0.0
-        cost = f", {by:.2g} % of a CPU by calibrate" if by else ""
+        cost = f", which takes {by:.2g} % of a CPU" if by else ""
         what = (
-            f"{percent:.0f} % of a CPU in the kernel, at {each.mean.faults:.0f} page faults a "
-            f"second: {huge:.0f} huge pages a second are cleared{cost}, freed and cleared again"
+            f"the process spends {percent:.0f} % of a CPU in the kernel, at "
+            f"{each.mean.faults:.0f} page faults a second: {huge:.0f} huge pages a "
+            f"second are cleared{cost}, freed, and cleared again"
         )
         known = _allocator(host.tree, each.pid)
         keep = f"let {known.name} keep memory that it frees: {known.keep}" if known else ""
@@ -387,14 +400,21 @@ def _allocator(tree: Tree, pid: int) -> Allocator | None:
 def _compaction(rates: Mapping[str, float]) -> Iterator[Finding]:
     stalls = rates.get("compact_stall", 0.0)
     if stalls >= STALLS:
-        what = f"{stalls:.0f} times a second a program compacts memory itself, for a huge page"
-        price = "fewer huge pages at first, khugepaged makes them later"
+        what = (
+            f"programs have to compact memory themselves {stalls:.0f} times a second, to "
+            "get a huge page"
+        )
+        price = "programs get fewer huge pages at first, and khugepaged makes them later"
         yield Finding("host", what, (f"echo defer >{THP}/defrag",), price)
 
 
 def _obey(profile: str, text: str) -> tuple[str, tuple[str, ...], str]:
     command = f"mmpolicy set anon_order adaptive --profile {profile}"
-    return f"its shadow says: {text}", (command,), "the pages that it says"
+    return (
+        f"the shadow policy of this profile counts: {text}",
+        (command,),
+        "the additional pages that the shadow policy counts",
+    )
 
 
 def _forbidding(host: Evidence) -> Iterator[Finding]:
@@ -434,15 +454,18 @@ def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Findin
     most = found.lazily_freed_kib + unsure
     if not is_waste(most, 0.0, found.rss_kib):
         return
-    whose = f"of the RSS of {largest.name} ({largest.pid})"
-    what, steps = f"{most / 1024:.0f} MiB {whose} are freed lazily (MADV_FREE)", []
+    whose = f"of the RSS of {largest.name} (pid {largest.pid})"
+    what, steps = f"{most / 1024:.0f} MiB {whose} are freed by MADV_FREE, and still counted", []
     if unsure >= LEAST_KIB:
         takes = (found.not_known_kib << 10) // PAGE * host.survey.holds.smaps_ns / 1e6
-        what = f"up to {what}, with pages that were written again since"
+        what = f"up to {what}, including pages that were written again since"
         show = f"mmpolicy show --pid {largest.pid} --hold {2 * takes + 1:.0f}"
-        steps.append(f"{show} has the figure, and holds up mmap() for about {takes:.0f} ms")
+        steps.append(
+            f"{show} shows the exact figure, and blocks mmap() of the process for about "
+            f"{takes:.0f} ms"
+        )
     if host.module.possible:
-        steps.append("the policies cap and eager of madv_free keep it small")
+        steps.append("the policies cap and eager of the point madv_free keep this memory small")
     what += "; the kernel takes freed pages when memory is short"
     yield Finding(row.name, what, next_step="; ".join(steps))
 
@@ -458,7 +481,13 @@ def _written(host: Evidence, rows: Sequence[Row]) -> Iterator[Finding]:
         known = _allocator(host.tree, max(row.pids, key=lambda pid: _rss(host.tree, pid)))
         if known and row.waste_kib < LEAST_SHARE * row.anon_kib:
             share = row.waste_kib / row.anon_kib
-            what = f"{row.anon_kib / 1024:.0f} MiB are not large folios: {share:.0%} are empty, "
-            what += "the rest was written"
-            step = f"if that is too much, ask {known.name}: {known.give_back}"
+            what = (
+                f"{row.anon_kib / 1024:.0f} MiB of private memory are no waste of large "
+                f"folios: {share:.0%} are empty, "
+            )
+            what += "the rest was written by the program"
+            step = (
+                f"if that is too much memory, let {known.name} return what the program has "
+                f"freed: {known.give_back}"
+            )
             yield Finding(row.name, what, next_step=step)

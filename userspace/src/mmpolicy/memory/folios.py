@@ -345,7 +345,9 @@ def _put(
 
 
 def _no_frames() -> int:
-    raise Error("pagemap shows no page frames", Exit.DENIED, "run it as root")
+    raise Error(
+        "/proc/PID/pagemap shows no page frame numbers", Exit.DENIED, "run the command as root"
+    )
 
 
 def _kinds(

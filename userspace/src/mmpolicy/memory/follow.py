@@ -34,7 +34,7 @@ class Follower:
         self._over.set()
         self._thread.join()
         if self._failure:
-            raise Error(self._failure, Exit.FAILED, "mmpolicy collapse --pid N says more")
+            raise Error(self._failure, Exit.FAILED, "mmpolicy collapse --pid N explains why")
         return self._made * BLOCK
 
     def _follow(self) -> None:

@@ -305,7 +305,7 @@ class Maintainer:
         if why := self._forbidden(each, forbids):
             if areas and why not in work.told:
                 work.told.add(why)
-                self._tell(work.name, f"full memory is left alone: {why}")
+                self._tell(work.name, f"maintain collapses nothing for now: {why}")
             return 0
         if not areas:
             return 0
@@ -348,7 +348,10 @@ class Maintainer:
             return False
         self._timed = -inf
         limit = self.rules.longest_s * 1000
-        self._heed(f"one collapse takes {self._one_s * 1000:.1f} ms, more than {limit:g} ms")
+        self._heed(
+            f"a collapse takes {self._one_s * 1000:.1f} ms on this host now, more than "
+            f"--max-stop {limit:g} ms"
+        )
         return True
 
     def _trim(self, work: Work, each: Watched, target: Target) -> int:
@@ -373,7 +376,9 @@ class Maintainer:
             if err.exit_code != Exit.DENIED:
                 raise
             self.no_trim = err.message
-            self._tell(work.name, f"nothing is given back here: {self.no_trim}")
+            self._tell(
+                work.name, f"maintain gives no empty memory back on this host: {self.no_trim}"
+            )
             return 0
         freed = max(done.empty - done.left["pinned"], 0)
         for start in starts:

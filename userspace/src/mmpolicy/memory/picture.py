@@ -71,7 +71,7 @@ def terminal(areas: list[Area], cells: int = 2048) -> Iterator[str]:
         yield f"{area.start:x} {_size(len(area.kinds))} {area.name or '(anonymous)'}"
         for address, marks in _rows(area, pages):
             yield f"  {address:012x} {''.join(map(_paint, marks))}"
-    yield f"one mark: {_size(pages)}; {LEGEND}"
+    yield f"one character: {_size(pages)}; {LEGEND}"
 
 
 def _paint(mark: str) -> str:

@@ -53,7 +53,7 @@ class Barrier(NamedTuple):
     @property
     def text(self) -> str:
         """Return the barrier in words."""
-        how_much = f"{self.share:.0%} of its memory ({self.kib >> 10} MiB) "
+        how_much = f"{self.share:.0%} of the memory ({self.kib >> 10} MiB) "
         cause = f"; cause: {self.likely}" if self.likely else ""
         return f"{how_much}{self.what}{cause}; remedy: {self.way_out}"
 
@@ -85,7 +85,7 @@ class Reach(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield a line for each barrier."""
         for each in self.barriers:
-            yield f"{self.name} ({self.pid}): no policy for large folios reaches {each.text}"
+            yield f"{self.name} (pid {self.pid}): no policy for large folios reaches {each.text}"
 
     def as_data(self) -> dict[str, object]:
         """Return the barriers for JSON."""
@@ -174,7 +174,10 @@ Likely = Iterable[tuple[str, str]]  # causes with their remedies
 
 def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("MIMALLOC_ALLOW_THP=0"):
-        yield "MIMALLOC_ALLOW_THP=0 in its environment (mimalloc 3)", "unset it and restart it"
+        yield (
+            "MIMALLOC_ALLOW_THP=0 in its environment (mimalloc 3)",
+            "unset this variable, and restart the program",
+        )
     if clues.memory_thp == "disable":
         yield f"MemoryTHP=disable of {clues.unit}", f"systemctl edit {clues.unit}, and restart it"
     if re.match("redis-server|valkey-server|keydb-server", clues.name):
@@ -182,27 +185,33 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
         why = f"`disable-thp yes`, the default of {clues.name.partition('-')[0]} (redis: from 6.2)"
         if enabled(tree) == "always":
             out = f"echo madvise >{ENABLED}, or {config}; then restart it"
-            yield f"{why}, under which it forbids them as {ENABLED} is `always`", out
+            yield (
+                f"{why}, with which the program forbids huge pages while {ENABLED} is `always`",
+                out,
+            )
         else:
             yield f"{why}; {ENABLED} was `always` when it started", f"restart it, or {config}"
     if parent := clues.forbidding_parent():
-        yield f"inherited: {parent} has forbidden them too", "look at that one"
+        yield (
+            f"inherited from {parent}, which has forbidden huge pages too",
+            "look at that parent process",
+        )
 
 
 def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("GODEBUG=(?:.*,)?disablethp=1(?:,.*)?"):
         yield (
             "GODEBUG=disablethp=1 in its environment (Go)",
-            "remove it there, and restart the program",
+            "remove this from the environment, and restart the program",
         )
     if clues.has(r"\w*MALLOC_CONF=.*thp:never.*"):
         yield (
             "thp:never in its environment (jemalloc)",
-            "remove it there, and restart the program",
+            "remove this from the environment, and restart the program",
         )
 
 
-OVERRIDE = "override_madvise=1 of anon_order lets the policy decide there too"
+OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides there too"
 ASKING = {  # environment variables that ask for huge pages, with the text for the report
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
@@ -213,14 +222,20 @@ ASKING = {  # environment variables that ask for huge pages, with the text for t
 def _asked(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     for variable, cause in ASKING.items():
         if clues.has(variable):
-            yield cause, f"take that out, or {OVERRIDE}"
+            yield cause, f"remove that setting, or {OVERRIDE}"
     if "-XX:+UseTransparentHugePages" in clues.words:
-        yield "-XX:+UseTransparentHugePages of the JVM", f"start it without, or {OVERRIDE}"
+        yield (
+            "-XX:+UseTransparentHugePages of the JVM",
+            f"start the JVM without this option, or {OVERRIDE}",
+        )
     if clues.name.startswith("qemu"):
         yield "QEMU asks for the memory of the guest", OVERRIDE
     yield from ((cause, OVERRIDE) for cause in _mimalloc(clues))
     if clues.mapped(r"_multiarray_umath[\w.-]*\.so"):
-        yield "numpy asks for arrays of 4 MB and more", f"NUMPY_MADVISE_HUGEPAGE=0, or {OVERRIDE}"
+        yield (
+            "numpy asks for huge pages for arrays of 4 MB and more",
+            f"NUMPY_MADVISE_HUGEPAGE=0 in the environment, or {OVERRIDE}",
+        )
 
 
 def _mimalloc(clues: Clues) -> Iterator[str]:
@@ -230,13 +245,17 @@ def _mimalloc(clues: Clues) -> Iterator[str]:
     found = clues.mapped(r"libmimalloc[\w-]*\.so\.?([\d.]*)")
     version = found[1].strip(".") if found else ""
     if found and (not version or tuple(map(int, version.split("."))) >= (2, 2)):
-        yield f"mimalloc{version and ' '}{version} asks for its arenas (from 2.2.4 on)"
+        yield (
+            f"mimalloc{version and ' '}{version} asks for huge pages for its arenas (from 2.2.4 on)"
+        )
     arrow = clues.mapped(r"libarrow\.so\.(\d+)(?:\.[\d.]+)?")
     if arrow and int(arrow[1]) >= 2100:
-        yield f"pyarrow {int(arrow[1]) // 100}: its mimalloc asks for its arenas"
+        yield (
+            f"pyarrow {int(arrow[1]) // 100}: the mimalloc in it asks for huge pages for its arenas"
+        )
     for name, file in OTHERS_WITH_MIMALLOC.items():
         if clues.mapped(file):
-            yield f"{name}: its mimalloc asks for its arenas"
+            yield f"{name}: the mimalloc in it asks for huge pages for its arenas"
 
 
 OTHERS_WITH_MIMALLOC = {  # programs that ask for huge pages through a mimalloc built into them
@@ -249,16 +268,19 @@ OTHERS_WITH_MIMALLOC = {  # programs that ask for huge pages through a mimalloc 
 
 def _shared(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.mapped("memfd:java_heap") or "-XX:+UseZGC" in clues.words:
-        out = f"another collector (-XX:+UseG1GC); or echo advise >{SHMEM}, with"
+        out = f"choose another collector (-XX:+UseG1GC); or echo advise >{SHMEM}, with"
         yield "ZGC has its heap in a memfd", f"{out} -XX:+UseTransparentHugePages"
     if clues.name.startswith("postgres"):
-        yield "shared_buffers of PostgreSQL", "its own huge_pages=on, with vm.nr_hugepages"
+        yield (
+            "shared_buffers of PostgreSQL",
+            "set huge_pages=on of PostgreSQL, with vm.nr_hugepages",
+        )
     if clues.name.startswith("qemu"):
         yield "memory of the guest in a memfd or tmpfs", f"echo advise >{SHMEM}"
 
 
 def _hugetlb(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
-    fine = "none is needed: they are 2 MB or 1 GB already"
+    fine = "none is needed: these pages have 2 MB or 1 GB already"
     if "-XX:+UseLargePages" in clues.words:
         yield "-XX:+UseLargePages of the JVM", fine
     if clues.name.startswith("postgres"):
@@ -281,40 +303,56 @@ class Kind(NamedTuple):
 
 KINDS = {
     "prctl": Kind(
-        "as large folios are forbidden to all of it (prctl PR_SET_THP_DISABLE)", _prctl,
-        "find who calls prctl(): the program, a library, MemoryTHP= of its unit, or a parent "
-        "that it "
-        "inherits it from", "itself",
+        (
+            "as the process has forbidden large folios for all of its memory (prctl "
+            "PR_SET_THP_DISABLE)"
+        ), _prctl,
+        (
+            "find out what calls prctl(): the program, a library, MemoryTHP= of its "
+            "systemd unit, or a parent process from which it is inherited"
+        ), "itself",
     ),
     "except_advised": Kind(
-        "as they are forbidden for memory that does not ask for them "
-        "(PR_THP_DISABLE_EXCEPT_ADVISED)",
+        (
+            "as the process has forbidden large folios for memory that does not ask for "
+            "them (PR_THP_DISABLE_EXCEPT_ADVISED)"
+        ),
         lambda clues, _: [(f"MemoryTHP=madvise of {clues.unit}",
                            f"systemctl edit {clues.unit}, and restart it")]
         if clues.memory_thp == "madvise" else (),
-        "MemoryTHP= of its unit (systemd 260), or a parent that it inherits it from", "unit",
+        (
+            "look at MemoryTHP= of its systemd unit (systemd 260), or at a parent process "
+            "from which it is inherited"
+        ), "unit",
     ),
     "nohugepage": Kind(
-        "as it refuses large folios there (MADV_NOHUGEPAGE)", _refused,
-        "an option of the program or of its allocator", "itself",
+        "as the program refuses large folios there (MADV_NOHUGEPAGE)", _refused,
+        "look for an option of the program or of its allocator", "itself",
     ),
     "advised": Kind(
-        "as it asks for huge pages there (MADV_HUGEPAGE), which stays with the kernel", _asked,
+        (
+            "as the program asks for huge pages there (MADV_HUGEPAGE), for which the "
+            "kernel decides"
+        ), _asked,
         OVERRIDE,
     ),
     "userfaultfd": Kind(
         "as a userfaultfd serves its faults", _none,
-        "none until the migration (postcopy), the snapshot or the restore of a checkpoint ends",
+        (
+            "none until the migration (postcopy), the snapshot or the restore of a "
+            "checkpoint has ended"
+        ),
         "uffd",
     ),
     "hugetlb": Kind(
-        "as it is hugetlb", _hugetlb, "none is needed: these pages are large already", "hugetlb"
+        "as this memory is hugetlb", _hugetlb,
+        "none is needed: these pages are large already", "hugetlb",
     ),
     "shared": Kind(
-        "as it is shared memory, for which shmem_enabled decides", _shared,
+        "as this is shared memory, for which shmem_enabled decides", _shared,
         f"echo advise >{SHMEM}, if it asks for huge pages there", "shmem",
     ),
-    "files": Kind("as it is of files", _none, "none: it is the page cache", "files"),
+    "files": Kind("as this memory maps files", _none, "none: it is the page cache", "files"),
 }  # fmt: skip
 
 
@@ -368,7 +406,7 @@ def reach(
         advised, unknown = _advised(tree, space, areas)
         found |= advised
     elif sizes.thp_enabled:
-        unknown.append(f"how much memory has madvise() flags; mmpolicy explain {pid} tells")
+        unknown.append(f"how much memory has madvise() flags; mmpolicy explain {pid} finds out")
     if override or own_sizes:
         found.pop("advised", None)
     barriers = [
@@ -421,8 +459,10 @@ def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int]
         found["except_advised"] = excepted
     unknown = []
     if dark >= MUCH_KIB:
-        stop = f"would stop the process for more than {space.holds.limit_s * 1000:g} ms"
-        unknown.append(f"the madvise() flags of {dark >> 10} MiB, as reading smaps {stop}")
+        stop = f"would block mmap() of the process for more than {space.holds.limit_s * 1000:g} ms"
+        unknown.append(
+            f"the madvise() flags of {dark >> 10} MiB, as reading /proc/PID/smaps {stop}"
+        )
     return found, unknown
 
 

@@ -69,7 +69,9 @@ class Budget:
         return self._left - (self._cpu() - self._mark)
 
     def floor(self, seconds: float) -> float:
-        """Return the left() at which to stop: half a turn below now, if nothing is left."""
+        """Return the value of left() at which to stop: the lower of 0, and half a turn's budget
+        below the present value.
+        """
         return min(self.left() - self._share * seconds / 2, 0.0)
 
     def pause(self, seconds: float) -> float:

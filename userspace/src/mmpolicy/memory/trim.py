@@ -49,7 +49,9 @@ FEW = 64  # with max_ptes_none above this, khugepaged is reported to refill the 
 ALL = 511  # with a lower max_ptes_none, khugepaged does not fill holes for folios below 2 MB
 # Some hosts have no securityfs that would report lockdown, so this text stands for the failed
 # write.
-SEALED = f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot), or a container"
+SEALED = (
+    f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot) is on, or this is a container"
+)
 REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
@@ -58,14 +60,16 @@ REMAINS = (
 CAUSES = {
     "asked": "the program asked for these folios by MADV_HUGEPAGE: "
     "--include-madvised gives them back, too",
-    "unknown": "it takes too long to find out whether the program asked for these folios: "
-    "--include-madvised gives them back in any case, a longer --hold asks",
+    "unknown": (
+        "it would take too long to find out whether the program asked for these folios: "
+        "--include-madvised gives them back in any case, a longer --hold allows the time"
+    ),
     "few": "the empty share of each of these folios is below --min-empty",
-    "locked": "mlock() keeps empty pages, too",
+    "locked": "the program has locked this memory by mlock(), which keeps empty pages, too",
     "pinned": "the kernel did not split these folios: they are pinned, for example by a pipe, "
     "io_uring, RDMA or VFIO",
     "shared": "shared memory in 2 MB folios was not searched: a split gives none of it back",
-    "hugetlb": "pages of a hugetlb pool stay in the pool",
+    "hugetlb": "this memory is hugetlb, whose pages stay in their pool",
 }
 
 
@@ -96,7 +100,10 @@ class Trimmed:
 def check_possible(tree: Tree, writes: bool = True) -> None:
     """Raise an error if this kernel cannot free empty pages, or forbids splitting."""
     if not tree.exists(FEATURE):
-        text = "this kernel keeps the empty pages of a folio that it splits (Linux 6.12 frees them)"
+        text = (
+            "this kernel keeps the empty pages of a folio that it splits; Linux 6.12 and "
+            "newer free them"
+        )
         raise Error(text, Exit.LACKING, "restart the program, with smaller folios")
     mode = chosen(tree.read(LOCKDOWN)) if tree.exists(LOCKDOWN) else "none"
     if mode != "none":
@@ -104,7 +111,7 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
         raise Error(text, Exit.DENIED, REMAINS)
     if not tree.exists(SPLIT):
         if not tree.is_root():
-            raise Error(f"no permission to write {SPLIT}", Exit.DENIED, "run it as root")
+            raise Error(f"no permission to write {SPLIT}", Exit.DENIED, "run the command as root")
         hint = "mount -t debugfs none /sys/kernel/debug; where the kernel has none: "
         raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + REMAINS)
     if writes and tree.is_root() and not tree.opens(SPLIT):

@@ -23,7 +23,7 @@ from mmpolicy.verbs.options import json_option, pass_host
 
 SERVICE = "mmpolicy-ab"
 ZIPAPP = ".pyz"  # suffix of the command's file if it is a single archive that Python runs
-NEXT = "mmpolicy ab status; mmpolicy ab stop ends it and restores the state"
+NEXT = "mmpolicy ab status shows the progress; mmpolicy ab stop ends the run and restores the state"
 # Options that are not passed on to the detached run.
 HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")
 
@@ -92,7 +92,15 @@ def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: boo
     argv = ["ab", "run", *words_of(ctx), "--out", str(file.absolute())]
     start_own_unit(host, SERVICE, "Experiment of mmpolicy", argv)
     data = {"dry_run": False, "unit": f"{SERVICE}.service", "file": str(file)}
-    emit("ab run", want_json, data, [f"{SERVICE}.service runs it, into {file}", f"next: {NEXT}"])
+    emit(
+        "ab run",
+        want_json,
+        data,
+        [
+            f"{SERVICE}.service runs the experiment, and writes the samples to {file}",
+            f"next: {NEXT}",
+        ],
+    )
 
 
 @click.command()
@@ -113,7 +121,10 @@ def status(host: Host, want_json: bool) -> None:
 
 
 def told_of_run(now: dict[str, Any]) -> Iterator[str]:
-    yield f"{now['control']} against {now['treatment']}, into {now['file']}"
+    yield (
+        f"the experiment compares {now['control']} with {now['treatment']}, and writes to "
+        f"{now['file']}"
+    )
     if "block" in now:
         part = "measured" if now["measured"] else "wash-out"
         yield (
@@ -123,7 +134,7 @@ def told_of_run(now: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"phase {now['phase']}"
     for text, value in now.get("guards", {}).items():
-        yield f"guard {text}: it is {value:.6g}" if value is not None else f"guard {text}"
+        yield f"guard {text}: the value is {value:.6g}" if value is not None else f"guard {text}"
 
 
 @click.command()
@@ -133,10 +144,14 @@ def stop(host: Host, want_json: bool) -> None:
     """End the running experiment, and wait until the former state is restored."""
     now = live(host.tree)
     if not running(host.tree):
-        raise Error("no experiment runs", Exit.FAILED, "mmpolicy ab list shows those that ran")
+        raise Error(
+            "no experiment runs",
+            Exit.FAILED,
+            "mmpolicy ab list shows the experiments that have run",
+        )
     end_it(host.tree)
     file = now.get("file", "")
-    lines = ["stopped; the former state is restored"]
+    lines = ["the experiment was stopped, and the former state is restored"]
     lines += [f"next: mmpolicy ab report {file}"] * bool(file)
     emit("ab stop", want_json, {"stopped": True, "file": file or None}, lines)
 
@@ -150,7 +165,11 @@ def list_runs(host: Host, want_json: bool) -> None:
     rows = [(each["file"], each["started"], each["status"], str(each["blocks"]),
              f"{each['control']} : {each['treatment']}") for each in found]  # fmt: skip
     head = ("FILE", "STARTED", "STATUS", "BLOCKS", "ARMS")
-    lines = table(head, rows) if rows else [f"no runs in this folder or {host.tree.real(FOLDER)}"]
+    lines = (
+        table(head, rows)
+        if rows
+        else [f"there is no file of an experiment in this folder or in {host.tree.real(FOLDER)}"]
+    )
     emit("ab list", want_json, {"runs": found}, lines)
 
 

@@ -30,7 +30,7 @@ from mmpolicy.host.machine import Host
 
 PAIRS, MOST_PAIRS = 12, 200
 UNITS = ("process", "cgroup")
-UNJUDGED = "--margin needs a metric that says what is better, `lower` or `higher`"
+UNJUDGED = "--margin needs a metric with `lower` or `higher`, which says what is better"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RunOptions:
 def design_of(host: Host, given: RunOptions) -> Design:
     """Return the design that the options describe."""
     if given.washout >= given.block:
-        raise click.UsageError("the wash-out has to be shorter than the block")
+        raise click.UsageError("--washout has to be shorter than --block")
     if given.saturation and given.design != "split":
         raise click.UsageError("--exposure is for --design split")
     seed = secrets.randbelow(MAX_SEED) if given.seed is None else seed_here(host.tree, given.seed)
@@ -103,11 +103,15 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
             f"metric{'s' * (number > 1)}"
         )
         need = clock(design.seconds(aa + least))
-        raise click.UsageError(f"{text}: it takes {least} pairs, {need} with the A/A phase")
+        raise click.UsageError(
+            f"{text}: give --pairs {least} or more, which takes {need} with the A/A phase"
+        )
     if pairs < rare:
         text = f"{pairs} pairs may miss an event that happens in {given.rare:g} % of the blocks"
         need = clock(design.seconds(aa + rare))
-        raise click.UsageError(f"{text}: it takes {rare} pairs, {need} with the A/A phase")
+        raise click.UsageError(
+            f"{text}: give --pairs {rare} or more, which takes {need} with the A/A phase"
+        )
     stretches = not given.duration
     return Length(aa, pairs, given.detect or 0.0, anytime, given.saturation, stretches)
 
@@ -118,7 +122,10 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
     if given.aa is None:
         return 0 if given.detect or given.stop == "anytime" else need
     if given.aa < need:
-        text = f"{given.aa} A/A pairs are too few to show that equal arms differ; it takes {need}"
+        text = (
+            f"{given.aa} A/A pairs (with equal arms) are too few to show that equal arms "
+            f"differ; it takes {need}"
+        )
         click.echo(f"warning: {text}", err=True)
     return given.aa
 
@@ -149,7 +156,9 @@ def plan_of(host: Host, options: dict[str, Any]) -> Plan:
     """
     if (unit := options["unit"]) not in UNITS:
         text = f"--unit {unit} is for --preset; without it, --unit is process or cgroup"
-        raise click.UsageError(f"{text}, and --cgroup {unit} names the service")
+        raise click.UsageError(
+            f"{text}; to limit the experiment to the service, give --cgroup {unit}"
+        )
     if not options["metric"]:
         raise click.UsageError("Missing option '--metric'.")
     kind = options["design"] or usual_design(host, options)
@@ -160,7 +169,7 @@ def plan_of(host: Host, options: dict[str, Any]) -> Plan:
         raise click.UsageError(UNJUDGED)
     without = [each.name for each in metrics if each.guard and not (each.margin or given.margin)]
     if without:
-        text = f"{without[0]}: the margin of this guard is missing."
+        text = f"metric {without[0]}: this guard has no margin."
         raise click.UsageError(f"{text} Write `guard 5%`, or give --margin")
     length = length_of(given, design, metrics)
     check_sources(host.tree, metrics, guards, design.kind)

@@ -62,10 +62,14 @@ def plan_lines(name: str, plan: Plan) -> Iterator[str]:
     for arm, text in plan.given.arms().items():
         yield f"{arm}: {text}"
     for metric in plan.metrics:
-        role = f"guard, at most {metric.margin:g} % worse" if metric.guard else "what it is for"
+        role = (
+            f"guard: may get at most {metric.margin:g} % worse"
+            if metric.guard
+            else "the metric to improve"
+        )
         yield f"metric {metric.name} ({role}): {metric.text}"
     for guard in plan.guards:
-        yield f"ends at once unless {guard.text}"
+        yield f"the run is stopped at once unless {guard.text}"
     design, blocks = plan.design, plan.length.blocks(plan.design)
     yield f"{design.kind}: {plan.length.rule()}"
     long = clock(blocks * design.block_s)

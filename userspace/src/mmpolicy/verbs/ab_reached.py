@@ -68,6 +68,9 @@ def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[str]) -> Non
 def _refuse(scopes: Sequence[str], found: Sequence[Reach]) -> None:
     if found and all(each.barred >= ALL for each in found):
         first = found[0].barriers[0]
-        text = f"the arms cannot differ in {', '.join(scopes)}: {next(found[0].lines())}"
+        text = (
+            f"no policy reaches the processes of {', '.join(scopes)}, so the arms cannot differ: "
+            f"{next(found[0].lines())}"
+        )
         raise Error(text.removesuffix(f"; remedy: {first.way_out}"), Exit.USAGE, first.way_out)
     warn(found)

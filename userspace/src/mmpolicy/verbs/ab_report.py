@@ -42,15 +42,15 @@ def write_html(report: Report, path: Path, trial: Sequence[str] = ()) -> None:
 @json_option
 @click.pass_context
 def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
-    """Say what the files of one experiment on many hosts show together.
+    """Judge the files of one experiment that ran on several hosts.
 
-    On these hosts (the coins of all are tossed anew), and on hosts like these (random
-    effects). Needs what `ab report` needs. Exits with 8 if any metric is worse; with 0 if one is
-    better on both, each other one is better or no worse than its margin, and no host is in doubt
-    or left out; else with 7.
+    Prints the effect on these hosts, by redrawing their random assignments, and on hosts like
+    these, by a model with random effects. Needs the same libraries as `ab report`. Exits with 8 if
+    any metric is worse; with 0 if one is better on both, each other one is better or no worse than
+    its margin, and no host is in doubt or left out; else with 7.
     """
     if len(set(files)) < 2:
-        raise click.UsageError("a pool needs the files of two hosts or more")
+        raise click.UsageError("ab pool needs the files of two hosts or more")
     from mmpolicy.ab.report.pool import Pool
 
     found = Pool((str(file), load(file)) for file in dict.fromkeys(files))
@@ -78,9 +78,10 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
 def plan(
     files: tuple[Path, ...], hosts: int, detect: float, differ: float | None, want_json: bool
 ) -> None:
-    """Say how many pairs each of HOSTS hosts needs, by runs with equal arms.
+    """Say how many pairs of blocks each of HOSTS hosts needs, by earlier runs with equal arms.
 
-    Each FILE has an A/A phase, or is of a run without --treatment. Needs what `ab report` needs.
+    Each FILE has an A/A phase, or comes from a run without --treatment. Needs the same libraries as
+    `ab report`.
     """
     from mmpolicy.ab.report import fleet
 
@@ -88,7 +89,7 @@ def plan(
     apart = detect / 2 if differ is None else differ
     found = fleet.plan_fleet(recordings, hosts, detect, apart)
     if not found:
-        text = "no file has 3 A/A pairs of blocks with values above 0"
+        text = "none of the files has 3 pairs of blocks with equal arms (A/A) and values above 0"
         raise Error(text, Exit.FAILED, "mmpolicy ab run without --treatment records equal arms")
     data = {"hosts": hosts, "percent": detect, "differ": apart, "metrics": list(map(vars, found))}
     emit("ab plan", want_json, data, fleet.lines(found, hosts, detect, apart))
@@ -116,8 +117,8 @@ def report(
 
     Prints effect, interval and p of each metric, and a verdict. Needs numpy and scipy, and for
     --html matplotlib and jinja2, but neither the kernel nor the host of the run. Exits with 0 if an
-    effect was shown for the better, and each other metric that says what is better is shown to
-    be no worse than its margin; with 8 if the treatment is worse, or was stopped for harm; else
+    effect was shown for the better, and each other metric that says what is better is shown to be
+    no worse than its margin; with 8 if the treatment is worse, or was stopped as it does harm; else
     with 7.
     """
     found = _make(file, detect, margin or 0.0)

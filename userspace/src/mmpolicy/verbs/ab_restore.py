@@ -36,4 +36,4 @@ def restore(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         if note:
             keep_change(host, StateChange({}, {}), note)
     data = {"dry_run": False, "restored": note}
-    emit("ab restore", want_json, data, [note or "nothing was left"])
+    emit("ab restore", want_json, data, [note or "no killed experiment has left knobs changed"])

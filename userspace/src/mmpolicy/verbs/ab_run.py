@@ -68,8 +68,10 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
     own = {arm: knobs for arm, (_, knobs) in parts.items()}
     texts = {arm: text for arm, (text, _) in parts.items()}
     if any(own.values()) and given.design == "split":
-        text = "knobs apply to the whole host, where both arms run at once"
-        raise Error(text, Exit.USAGE, "take --design switchback")
+        text = (
+            "knobs of the kernel apply to the whole host, and --design split runs both arms at once"
+        )
+        raise Error(text, Exit.USAGE, "give --design switchback")
     check_knobs(host.tree, [path for each in own.values() for path in each], given.metric)
     knobs = Knobs(host.tree, now, own, given.lease, partial(_tell, host))
     if not _has_policies(host, texts, any(own.values())):
@@ -89,8 +91,8 @@ def _check_alone(given: RunOptions, timing: bool) -> None:
     """Refuse options that only arms with policies can have."""
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
-        text = f"{what} needs arms with policies, and the module loaded"
-        raise Error(text, Exit.USAGE, "take --design switchback, and knobs as arms")
+        text = f"{what} needs arms that set policies of the module, and the module loaded"
+        raise Error(text, Exit.USAGE, "give --design switchback, and knobs of the kernel as arms")
 
 
 def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: bool) -> PolicyArms:
@@ -188,7 +190,10 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option(
     "--control", default="default", show_default=True, metavar="ARM",
     shell_complete=completer("arm"),
-    help="A profile, `stock`, POINT=POLICY[,KNOB=VALUE ...], or knobs of the kernel itself.",
+    help=(
+        "Settings of this arm: a profile, `stock`, POINT=POLICY[,KNOB=VALUE ...], or knobs "
+        "of the kernel itself."
+    ),
 )  # fmt: skip
 @click.option(
     "--treatment",
@@ -209,7 +214,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--guard", multiple=True, metavar="GUARD", shell_complete=completer("metric"),
-    help="Stop and restore the state if this is not true: `METRIC < NUMBER`, or <=, >, >=.",
+    help="Stop the run and restore the state if this is not true: `METRIC < NUMBER`, or <=, >, >=.",
 )  # fmt: skip
 @click.option(
     "--unit", default="process", show_default=True, metavar="process|cgroup|SERVICE",
@@ -247,16 +252,19 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option("--duration", type=Seconds(), help="Length of the whole run, instead of --pairs.")
 @click.option(
     "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
-    help="Take as many pairs as are needed to find a change of this size.",
+    help="Run as many pairs as are needed to find a change of this size.",
 )  # fmt: skip
 @click.option(
     "--stop", type=click.Choice(["planned", "anytime"]), default="planned", show_default=True,
-    help="End as planned, or as soon as the result is clear (anytime-valid).",
+    help="End the run as planned, or as soon as the result is clear (anytime-valid).",
 )  # fmt: skip
 @margin_option
 @click.option(
     "--detect-rare", "rare", type=click.FloatRange(0.1, 50), metavar="PERCENT",
-    help="Take enough pairs to see an event of this percentage of the blocks, such as a stall.",
+    help=(
+        "Run enough pairs to see an event that happens in this percentage of the blocks, "
+        "such as a stall."
+    ),
 )  # fmt: skip
 @click.option(
     "--cmd-timeout", type=Seconds(), default="10s", show_default=True,
@@ -272,7 +280,12 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Seed of all random choices.")
 @click.option(
-    "--experiment", metavar="NAME", help="Name that ab pool compares.  [default: a digest]"
+    "--experiment",
+    metavar="NAME",
+    help=(
+        "Name of the experiment, by which ab pool finds files that belong together.  "
+        "[default: a digest]"
+    ),
 )
 @click.option(
     "--label",
@@ -284,7 +297,9 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "--out", type=FILE, metavar="FILE", help="File for the samples.  [default: ab-TIME.jsonl]"
 )
 @click.option(
-    "--detach", is_flag=True, help="Let systemd run it; see mmpolicy ab status and ab stop."
+    "--detach",
+    is_flag=True,
+    help="Run the experiment as a unit of systemd; see mmpolicy ab status and ab stop.",
 )
 @former_option("--aa", "--aa-pairs")
 @former_option("--rare", "--detect-rare")

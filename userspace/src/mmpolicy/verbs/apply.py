@@ -58,7 +58,9 @@ def _leave_out(manifest: Manifest, target: State, skip_missing: bool) -> State:
     for key in [key for key in target if isinstance(key, AbsentCgroup)]:
         if not skip_missing:
             raise manifest.no_cgroup(key)
-        click.echo(f"mmpolicy: {manifest.no_cgroup(key).message}: left out", err=True)
+        click.echo(
+            f"mmpolicy: {manifest.no_cgroup(key).message}: this binding is left out", err=True
+        )
         del target[key]
     return target
 
@@ -155,7 +157,7 @@ def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool
             err.message = manifest.where(write) + err.message
             if not skip_missing:
                 raise
-            click.echo(f"mmpolicy: {err.message}: left out", err=True)
+            click.echo(f"mmpolicy: {err.message}: this policy is left out", err=True)
 
 
 def _without_policies(now: State, target: State) -> State:
@@ -196,7 +198,10 @@ def save(host: Host, file: str) -> None:
         click.echo(f"note: {line}", err=True)
     if state.get(LEASE, "0") != "0":
         left = int(state[LEASE]) / 1000
-        note = f"note: the lease of {left:g} s is left out, as nobody would renew it after a boot"
+        note = (
+            f"note: the manifest does not contain the lease of {left:g} s, as nobody would "
+            "renew it after a boot"
+        )
         click.echo(note, err=True)
     if file == "-":
         click.echo(text, nl=False)
@@ -217,7 +222,7 @@ def _emit(
         emit(command, want_json, data, [])
         return
     lines = difference_rows(tree, now, target)
-    emit(command, want_json, {}, lines or [f"the state is as in {manifest.name}"])
+    emit(command, want_json, {}, lines or [f"the state is as {manifest.name} says"])
 
 
 @click.command()
@@ -237,14 +242,19 @@ def diff(host: Host, file: str, exit_code: bool, want_json: bool) -> None:
 @click.command()
 @click.argument("file", type=FILE, required=False, metavar="[FILE]")
 @missing_option
-@click.option("--heal", is_flag=True, help="First bind cgroups that should be bound and are not.")
+@click.option(
+    "--heal",
+    is_flag=True,
+    help="First bind those cgroups that the manifest binds and that are not bound.",
+)
 @json_option
 @pass_host
 def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_json: bool) -> None:
     """Find what differs from a manifest: exit 6 if anything does.
 
     Compares with FILE, or without it with the last one that was applied. A bound cgroup that does
-    not exist is a difference, unless you skip it. What a run of ab run has set is none.
+    not exist is a difference, unless you skip it. Settings of a running `ab run` are not a
+    difference.
 
     Also without the module, knobs that a killed run has left changed, and sizes of folios that
     `try` keeps and that are not in force, are a difference. So is a setting of `try` that

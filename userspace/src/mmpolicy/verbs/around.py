@@ -53,7 +53,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     lines = [each.line() for each in found] or [f"nothing to do: {seen} was looked at"]
     emit("recommend", want_json, data, [*data["notes"], *lines, *(each.line() for each in small)])
     if survey.blind and not found and not survey.seen():
-        text = "no memory could be looked at"
+        text = "the memory of no process could be looked at"
         raise Error(text, Exit.DENIED, survey.blind.rpartition("; next: ")[2])
 
 

@@ -72,7 +72,7 @@ def _dry_run(arms: Arms, want_json: bool) -> None:
             lines.append(f"{arm.name}: {step.line()}")
         lines += [f"{arm.name}: {name} <- {value}" for name, value in _own(arm)]
         data.append({"name": arm.name, "settings": arm.told()})
-    emit("bench", want_json, {"dry_run": True, "arms": data}, lines or ["nothing is changed"])
+    emit("bench", want_json, {"dry_run": True, "arms": data}, lines or ["no arm changes a setting"])
 
 
 def _own(arm: Arm) -> Iterator[tuple[str, str]]:
@@ -143,8 +143,8 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     runs, need = options["runs"], least_pairs(max(arms - 1, 1))
     if arms > 1 and runs < need and not (options["detect"] or options["within"]):
         text = (
-            f"{runs} rounds are too few for {arms} arms: to show a difference, take --runs "
-            f"{need} or more"
+            f"--runs {runs} is too few to show a difference between {arms} arms; give "
+            f"--runs {need} or more"
         )
         click.echo(f"warning: {text}", err=True)
 
@@ -179,7 +179,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 )  # fmt: skip
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=1, show_default=True,
-    help="Rounds that do not count.",
+    help="Rounds at the beginning that are not counted, to warm up.",
 )  # fmt: skip
 @click.option(
     "--server", default="", metavar="COMMAND",
@@ -207,7 +207,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     metavar="FILE",
     help="Draw the ratios to the first arm as FILE.svg or .png.",
 )
-@click.option("--html", type=FILE, metavar="FILE", help="Write a page.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write the result as an HTML page.")
 @dry_run_option
 @json_option
 @former_option("--within", "--precision")
@@ -341,7 +341,9 @@ def _tell(
     emit("bench", want_json, data, lines)
     if failure:
         rounds = len(done.runs)
-        failure.message += f"; {rounds} complete round{'s' * (rounds > 1)} before it: see above"
+        failure.message += (
+            f"; {rounds} complete round{'s' * (rounds > 1)} before the failure, see above"
+        )
     _save(results[last], data, facts, shlex.join(work.command), options, failure)
 
 
@@ -381,8 +383,8 @@ def _not_counted(done: Bench) -> Iterator[str]:
     """Yield warnings about work of the command that no figure includes."""
     if names := sorted(done.programs.outlived):
         yield (
-            f"{', '.join(names)} outlived the process that started it: its CPU time, faults and "
-            "memory are not counted"
+            "these processes outlived the one that started them, so their CPU time, "
+            f"faults and memory are not counted: {', '.join(names)}"
         )
     values = [each for run in done.runs for each in run.values()]
     cpu, wall = (sum(each[name] for each in values) for name in ("cpu", "wall"))

@@ -53,7 +53,7 @@ def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) ->
     assert pid is not None
     key = process_key(tree, pid)
     if not key:
-        raise Error(f"no process {pid}", Exit.USAGE, "ps lists processes")
+        raise Error(f"there is no process {pid}", Exit.USAGE, "ps -e lists the processes")
     return key
 
 
@@ -189,7 +189,7 @@ def unbind(
         profile = read_state(host.tree).get(key)
         if not profile:
             what = f"cgroup '{cgroup}'" if cgroup else f"process {pid}"
-            hint = "mmpolicy profile list shows what is bound"
+            hint = "mmpolicy profile list shows the profiles and what is bound to them"
             raise Error(f"{what} is not bound to a profile", Exit.USAGE, hint)
         then = _keep(host.tree, owner, key, None)
         commit(host, [unbind_write(key, profile)], dry_run, want_json, then=then)

@@ -48,7 +48,7 @@ MIB_CPU = 64  # most MiB of memory to touch for each CPU
 LOAD, LOAD_S = 25.0, 0.5
 WAITING = 10.0  # largest percentage of the time that tasks may wait for memory
 BAR = 30  # columns
-NOT_QUIET = "wait until the host is quiet"
+NOT_QUIET = "wait until the host is quiet, then give the command again"
 
 
 def _sizes(tree: Tree, now: Values, wanted: Sequence[int] = WANTED) -> dict[int, str]:
@@ -101,7 +101,7 @@ def _check(host: Host, cpus: int) -> None:
     available = host.tree.read("/proc/meminfo").partition("MemAvailable:")[2].split()
     mib, need = int([*available, "0"][0]) >> 10, 2 * MIB_CPU * cpus
     if mib < need:
-        text = f"{mib} MiB of memory are available, of the needed {need}"
+        text = f"only {mib} MiB of memory are available, and --all-cpus needs {need}"
         raise Error(
             text,
             Exit.REFUSED,
@@ -111,8 +111,10 @@ def _check(host: Host, cpus: int) -> None:
 
 def _ask_for(cpus: int, agreed: bool) -> None:
     click.echo(
-        f"takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each of them; ends if "
-        "tasks wait for memory", err=True,
+        (
+            f"this takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each "
+            "of them; it ends early if tasks wait for memory"
+        ), err=True,
     )  # fmt: skip
     ask(agreed)
 
@@ -152,7 +154,14 @@ def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None
     sizes = _sizes(host.tree, now, ALL_WANTED)
     cpus = sorted(os.sched_getaffinity(0))
     if not all(host.tree.writable(path) for path in sizes.values()):
-        raise Error("--all-cpus changes the kernel's folio sizes", Exit.DENIED, "run it as root")
+        raise Error(
+            (
+                "--all-cpus changes the folio sizes of the kernel while it measures, which "
+                "needs root"
+            ),
+            Exit.DENIED,
+            "run the command as root",
+        )
     _check(host, len(cpus))
     _ask_for(len(cpus), agreed)
     with crew_of(cpus, host.tree.killed_first) as crew:

@@ -53,7 +53,7 @@ POINT, NEVER = "anon_order", "never"
 FAST = 0.5  # share of its time from which on a program is slowed down considerably
 SHOWN = 10  # number of areas that a dry run prints
 WORTH = 0.05  # share of the memory from which on a lower --min-used is suggested
-BIND_ANOTHER = "bind another profile first, or give --override-never"
+BIND_ANOTHER = "bind the process to another profile first, or give --override-never"
 PROFILES_S = 1.0  # seconds between checks, during the work, whether a profile forbids huge pages
 EVERY_S = 0.2  # seconds between updates of the progress line
 
@@ -100,7 +100,7 @@ class Row:
     "--cpu", type=Percent(min=0.1), default=3.0, show_default=True, metavar="PERCENT",
     help="The largest part of the time for collapses; 100: no pauses.",
 )  # fmt: skip
-@max_stop_option("Do nothing if")
+@max_stop_option("Collapse nothing if")
 @click.option(
     "--max-growth", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
     help="The most by which memory may grow, which happens with --min-used below 100.",
@@ -126,7 +126,7 @@ def collapse(host: Host, **options: Any) -> None:
     check_possible(host.tree)
     cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
     if why := _forbidden(host.tree, given, pids):
-        raise Error(f"{why}; collapse would undo that", Exit.REFUSED, BIND_ANOTHER)
+        raise Error(f"{why}; collapse would act against this policy", Exit.REFUSED, BIND_ANOTHER)
     holds = Holds(host.tree)
     one_s = _time_one(host, holds, given)
     most_missing = int(PAGES * (100 - given.min_used) / 100)
@@ -171,8 +171,8 @@ def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
     check_blocks(host.tree, given.reserve / 100)
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
-        text = f"one collapse stops the program for {one_s * 1000:.1f} ms here"
-        hint = f"that is more than --max-stop {given.max_stop:g}: raise it, or wait for less load"
+        text = f"one collapse stops the program for {one_s * 1000:.1f} ms on this host"
+        hint = f"--max-stop {given.max_stop:g} allows less: raise it, or wait for less load"
         raise Error(f"{text}; nothing was changed", Exit.LACKING, hint)
     return one_s
 
@@ -229,12 +229,12 @@ def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
     """
     seconds = blocks * one_s * 100 / given.cpu
     text = (
-        f"{blocks} ranges of 2 MB; a collapse takes {one_s * 1000:.1f} ms on this host and stops "
-        f"the program for as long; at {given.cpu:g} % of the time all take "
-        f"{duration(seconds)} or more"
+        f"{blocks} ranges of 2 MB; one collapse takes {one_s * 1000:.1f} ms on this "
+        f"host and stops the program for as long; with {given.cpu:g} % of the time "
+        f"spent on collapses (--cpu), all of them take {duration(seconds)} or more"
     )
     if hardware_of(host.tree).virtual:
-        text += ", several times that with memory that this virtual machine has never used"
+        text += ", and several times as long with memory that this virtual machine has never used"
     if given.cpu >= 100 * FAST:
         text += ", and the program may run at a fraction of its speed until then"
     return text
@@ -270,11 +270,11 @@ def _plan(
 
     def lines() -> Iterator[str]:
         for each in areas[:SHOWN]:
-            yield f"{each['pid']} {each['start']}: {each['blocks']} ranges of 2 MB"
+            yield f"pid {each['pid']}, address {each['start']}: {each['blocks']} ranges of 2 MB"
         if len(areas) > SHOWN:
             yield f"and {len(areas) - SHOWN} more areas; --json has all"
         yield from _table(list(rows.values()), "WOULD_MAKE_MIB")
-        yield _cost(host, given, blocks, one_s) if blocks else "nothing to collapse"
+        yield _cost(host, given, blocks, one_s) if blocks else "there is nothing to collapse"
         yield from _left(skipped)
         yield from _more(data)
 
@@ -314,7 +314,11 @@ def _collapse(
     took = host.clock() - began
     done = collapser.done
     _after(rows, targets, done)
-    notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
+    notes = (
+        []
+        if pressure.known
+        else ["note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"]
+    )
     data = {
         "dry_run": False, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],
         "skipped_kib": _skipped(before, done.skipped), "one_collapse_ms": round(one_s * 1000, 2),
@@ -329,7 +333,7 @@ def _collapse(
     if signal:
         raise interrupted(signal)
     if done.stopped:
-        raise Error(f"stopped before the end: {done.stopped}", Exit.FAILED, done.next_step)
+        raise Error(f"collapse stopped before the end: {done.stopped}", Exit.FAILED, done.next_step)
 
 
 def _run(
@@ -352,7 +356,7 @@ def _run(
             if now - shown >= EVERY_S or not left:
                 shown = now
                 ahead = (now - began) * left / max(blocks - left, 1)
-                text = f"{blocks - left} of {blocks} ranges of 2 MB, {duration(ahead)} left"
+                text = f"{blocks - left} of {blocks} ranges of 2 MB done, {duration(ahead)} left"
                 progress_line(text, is_last=not left)
             if caught:
                 return caught[0]
@@ -390,7 +394,7 @@ def _left(skipped: dict[str, int]) -> Iterator[str]:
     """Yield one line with the memory that was not collapsed, by cause."""
     parts = [f"{kib / 1024:.1f} MiB {cause}" for cause, kib in skipped.items() if kib]
     if parts:
-        yield f"left alone: {', '.join(parts)}"
+        yield f"memory left as it was: {', '.join(parts)}"
 
 
 def _more(data: dict[str, Any]) -> Iterator[str]:
@@ -399,8 +403,8 @@ def _more(data: dict[str, Any]) -> Iterator[str]:
     whole = sum(row["before_kib"] for row in data["processes"])
     if more > WORTH * whole:
         yield (
-            f"--min-used 98 would take {more / 1024:.1f} MiB more, and let memory grow by "
-            f"{growth / 1024:.1f} MiB"
+            f"--min-used 98 would collapse {more / 1024:.1f} MiB more, and let memory "
+            f"grow by {growth / 1024:.1f} MiB"
         )
 
 
@@ -408,8 +412,8 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     yield from _table(rows, "MADE_MIB")
     if data["tried"]:
         yield (
-            f"took {data['took_s']:.1f} s and {data['cpu_s']:.2f} s of CPU; the longest collapse "
-            f"{data['longest_ms']:.1f} ms"
+            f"the run took {data['took_s']:.1f} s and {data['cpu_s']:.2f} s of CPU; "
+            f"the longest collapse took {data['longest_ms']:.1f} ms"
         )
     if not data["made"]:
         yield "nothing was collapsed"

@@ -86,7 +86,13 @@ def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | No
     try:
         entry = record(host.tree, command_name(), done, note, begun)
     except Error as err:
-        click.echo(f"mmpolicy: {err.message}; mmpolicy revert will not know this change", err=True)
+        click.echo(
+            (
+                "mmpolicy: the change is made, but not in the journal, so mmpolicy revert will "
+                f"not know it: {err.message}"
+            ),
+            err=True,
+        )
         return
     if entry and (note or changed_keys(*done)):
         host.log(entry.line())
@@ -151,10 +157,12 @@ def tell_settled(host: Host, wait: bool) -> None:
     state = settle(host, _tell, LIMIT_S if wait else 0)
     if state in UNDER_WAY:
         _tell(
-            f"note: {describe(state, blockers(host.tree))}; mmpolicy status shows when it is done"
+            "note: the hooks in the kernel are "
+            f"{describe(state, blockers(host.tree))}; mmpolicy status shows when this "
+            "is done"
         )
     if reason := point_error(host.tree):
-        _tell(f"warning: the kernel has set it back to stock: {reason}")
+        _tell(f"warning: the module has set the policy back to stock: {reason}")
 
 
 def _tell(text: str) -> None:
@@ -205,7 +213,11 @@ def _rows(
     rows = []
     for key in keys:
         before, now = (state.get(key) for state in done)
-        note = "" if asked.get(key) in (now, None) else paint(f"(asked for {asked[key]})", "yellow")
+        note = (
+            ""
+            if asked.get(key) in (now, None)
+            else paint(f"(the command asked for {asked[key]})", "yellow")
+        )
         rows.append((label_of(key, paths), shown(key, before), "->", shown(key, now), note))
     return table(("SETTING", "BEFORE", "", "NOW", ""), rows) if rows else ["nothing to change"]
 

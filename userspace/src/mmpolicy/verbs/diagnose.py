@@ -71,7 +71,7 @@ def look(host: Host, facts: Facts, everything: bool) -> Findings:
 @click.option(
     "--can-load",
     is_flag=True,
-    help="Print nothing; return by the exit code whether the module can be loaded.",
+    help="Print nothing, and return by the exit code whether the module can be loaded.",
 )
 @click.option(
     "--kernel",

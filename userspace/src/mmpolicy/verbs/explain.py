@@ -103,19 +103,20 @@ def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
 @json_option
 @pass_host
 def explain(host: Host, pid: int, address: int | None, seconds: float, want_json: bool) -> None:
-    """Explain the folios of a process: what it has, what was wanted, and why.
+    """Explain the folios of a process: the sizes that it has, those the policy wanted, and why.
 
-    Prints for each anonymous area, or the one at ADDRESS, the folios that it has, how much of the
-    large ones was never used, and for the faults of some seconds what the policy wanted and why.
-    Does the same for a shadow. First come reasons for which no policy reaches memory. To find
-    unused pages, it reads all resident pages, which marks them as accessed. Without the module
-    nothing decides, and the rest is told.
+    Prints for each anonymous memory area, or the one at ADDRESS, the folio sizes in use, how much
+    of the large folios was never used, and for the page faults of some seconds which sizes the
+    policy wanted and why. Does the same for a shadow policy, which is asked and not obeyed. Reasons
+    for which no policy reaches some memory come first. To find unused pages, it reads all resident
+    pages, which marks them as accessed. Without the module no policy decides, and only the folios
+    and these reasons are shown.
     """
     _, seen = _look(host, pid, seconds)
     areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
     if address is not None and not areas:
         text = f"process {pid} has no anonymous memory at {address:x}"
-        raise Error(text, Exit.USAGE, f"mmpolicy explain {pid}")
+        raise Error(text, Exit.USAGE, f"mmpolicy explain {pid} lists the areas of the process")
     data = {"pid": pid, **seen._asdict(), "areas": [each.as_data() for each in areas],
             "reach": seen.reach.as_data()}  # fmt: skip
     emit("explain", want_json, data, lambda: _lines(seen, areas))
@@ -125,7 +126,7 @@ def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
     if seen.loaded:
         yield f"profile: {seen.profile}, policy: {seen.policy}, shadow: {seen.shadow}"
     else:
-        yield f"{UNLOADED}: the kernel decides by its own settings"
+        yield f"{UNLOADED}, so the kernel decides by its own settings"
     yield from seen.reach.lines()
     yield from (f"not known: {text}" for text in seen.reach.unknown)
     for each in areas:
@@ -134,16 +135,17 @@ def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
     if seen.loaded and not any(each.wanted.orders or each.shadow.orders for each in areas):
         yield _nothing_wanted(seen)
     if seen.lost:
-        yield f"{seen.lost} decisions were lost, as they came too fast"
-    yield f"longest hold of its mmap_lock: {seen.longest_ms} ms"
+        yield f"{seen.lost} decisions were lost, as there were too many at once"
+    yield f"longest hold of the mmap_lock of the process by this command: {seen.longest_ms} ms"
 
 
 def _nothing_wanted(seen: Seen) -> str:
     if seen.policy == "stock" and seen.shadow == "none":
         return (
-            f"no policy was asked: {_begin_shadow(seen)} asks a policy without applying its answers"
+            "no policy decided anything: to ask a policy without applying its answers: "
+            f"{_begin_shadow(seen)}"
         )
-    return "no page fault reached the policy in this time"
+    return "no page fault of the process reached the policy in this time"
 
 
 def _begin_shadow(seen: Seen) -> str:
@@ -171,8 +173,8 @@ def recommend(
     With PID it prints a manifest for apply: the present state with one more profile, to which the
     cgroup of the process is bound, and the evidence. The decisions of adaptive are the best
     evidence: make it the shadow of the process's profile first. Exits with 7 if it saw too little,
-    or if no policy reaches the process, and says why. Without the module it tells the folios of
-    the process and what no policy would reach, and exits with 3.
+    or if no policy reaches the process, and says why. Without the module it shows the folios of the
+    process and the memory that no policy would reach, and exits with 3.
 
     Changes nothing.
     """
@@ -197,7 +199,10 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     advice = advise(all_of(seen.areas), largest)
     if not advice:
         text = f"process {pid} had too few decisions to recommend a policy"
-        hint = f"{_begin_shadow(seen)}, then again with more --seconds, while it works"
+        hint = (
+            f"{_begin_shadow(seen)}, then this command again with more --seconds, while "
+            "the process works"
+        )
         raise Error(text, Exit.INCONCLUSIVE, hint)
     profile = name or profile_name(host.tree.read(f"/proc/{pid}/comm"), profiles_of(state))
     target, bound = _with_profile(host, state, seen.profile, profile, advice, pid)
@@ -225,7 +230,10 @@ def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
             "longest_ms": seen.longest_ms}  # fmt: skip
     emit("recommend", want_json, data, [*lines, f"process {pid}", *whole.lines()])
     text = f"{UNLOADED}, so there is no profile to propose"
-    hint = "mmpolicy doctor says if it can be; mmpolicy recommend looks at the host without it"
+    hint = (
+        "mmpolicy doctor says whether the module can be loaded; mmpolicy recommend without "
+        "a PID works without it"
+    )
     raise Error(text, Exit.LACKING, hint)
 
 

@@ -30,7 +30,7 @@ def _listen(host: Host, given: str) -> None:
     try:
         start_http_server(int(port), address.strip("[]") or "127.0.0.1", find)
     except OSError as err:
-        hint = "give another address or port"
+        hint = "give another [ADDRESS:]PORT"
         raise Error(f"cannot listen on {given}: {err}", Exit.FAILED, hint) from err
     while True:
         host.sleep(LONG_S)

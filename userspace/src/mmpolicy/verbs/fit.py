@@ -23,7 +23,7 @@ PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # paths of a kernel im
 VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
 DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
 NEEDED_PAGE = 4096
-UNTRIED = "not tried on this build, so the module wants untested=1"
+UNTRIED = "not tested on this kernel build, so the module must be loaded with untested=1"
 NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debian package"
 
 
@@ -34,7 +34,7 @@ def _read(tree: Tree, image: str) -> tuple[str, bytes]:
     if found:
         return found[0], tree.read_bytes(found[0])
     if places and not is_there(image):
-        text = f"no kernel '{image}': there is no {' and no '.join(places)}"
+        text = f"there is no kernel '{image}': no {' and no '.join(places)}"
         raise Error(text, Exit.USAGE, NEXT)
     return image, read_given_bytes(image)
 
@@ -48,7 +48,12 @@ def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
     except NotReadableError as err:
         raise Error(f"{path}: {err}", Exit.FAILED, NEXT, path=path) from err
     except DAMAGED as err:
-        raise Error(f"{path}: its tables are damaged: {err}", Exit.FAILED, NEXT, path=path) from err
+        raise Error(
+            f"the tables in the kernel image {path} are damaged: {err}",
+            Exit.FAILED,
+            NEXT,
+            path=path,
+        ) from err
 
 
 def _why(kernel: Kernel, found: Fit) -> str:
@@ -58,10 +63,13 @@ def _why(kernel: Kernel, found: Fit) -> str:
 
 def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
     rows = [(each.point, each.status, _why(kernel, each)) for each in points]
-    yield f"Linux {kernel.release}, by its image; the module has to be built for it"
+    yield (
+        f"Linux {kernel.release}: by its image, it can have these points; the module has "
+        "to be built for it"
+    )
     yield from table(("POINT", "STATUS", "WHY"), rows)
     there = sum(each.status != "lacks" for each in points)
-    yield f"{there} of {len(points)} points (exit {int(result)})"
+    yield f"{there} of {len(points)} points are possible (exit {int(result)})"
 
 
 def told(kernel: Kernel, points: list[Fit]) -> str:
@@ -86,12 +94,15 @@ class Points(NamedTuple):
 def points_here(facts: Facts) -> Points:
     """Return the points that the running kernel could have."""
     if PAGE != NEEDED_PAGE:
-        return Points("none", f"its pages have {PAGE >> 10} kB, and the module needs those of 4 kB")
+        return Points(
+            "none",
+            f"the pages of this kernel have {PAGE >> 10} kB, and the module needs pages of 4 kB",
+        )
     try:
         kernel = running_kernel(facts.release, facts.raw(VERSION), facts.symbols, facts.raw(TYPES))
         points = fit(kernel, needs(kernel.machine), tried())
     except (NotReadableError, *DAMAGED) as err:
-        return Points(f"what it can have is not known: {err}", known=False)
+        return Points(f"it is not known which points this kernel can have: {err}", known=False)
     if any(each.status != "lacks" for each in points):
         return Points(told(kernel, points))
     reasons = "; ".join(dict.fromkeys(reason for each in points for reason in each.reasons))

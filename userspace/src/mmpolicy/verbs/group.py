@@ -27,7 +27,7 @@ JSON = "--json"
 LONG = 1000
 SIGPIPE = SHELL + signal.SIGPIPE
 OUTPUT_REMEDIES = KEEP_REMEDIES | {
-    ENOSPC: (Exit.FAILED, "make room where the output goes; what the command did is done"),
+    ENOSPC: (Exit.FAILED, "free space where the output goes; the work of the command is done"),
 }
 
 
@@ -185,4 +185,6 @@ def _internal(err: Exception) -> Error:
     """Return the error for a bug in this command, with file and line."""
     place = traceback.extract_tb(err.__traceback__)[-1]
     text = f"internal error: {type(err).__name__}: {err} (in {place.filename}:{place.lineno})"
-    return Error(text, Exit.INTERNAL, "mmpolicy status shows what is set; report this line")
+    return Error(
+        text, Exit.INTERNAL, "mmpolicy status shows what is set; please report this line as a bug"
+    )

@@ -14,10 +14,10 @@ from mmpolicy.memory.trim import check_possible
 from mmpolicy.verbs.fit import points_here
 from mmpolicy.verbs.libraries import how_to_get
 
-LOOK = "mmpolicy top, or mmpolicy recommend; neither needs the module"
+LOOK = "mmpolicy top, or mmpolicy recommend, which work without the module"
 INSTALL = "install mmpolicy-dkms and the headers of this kernel (README.md), then mmpolicy load"
-AS_ROOT = "run it as root"
-OUTSIDE = "run it on the host itself, not in a container"
+AS_ROOT = "run the command as root"
+OUTSIDE = "run the command on the host itself, not in a container"
 
 
 class Verdict(NamedTuple):
@@ -56,9 +56,9 @@ def without_module(host: Host) -> Verdict:
             return Verdict("The module is not loaded", LOAD)
         return Verdict(f"The module is not loaded: {signature.detail}", signature.next_step)
     if points.known:
-        text = f"This kernel can have policies of {points.text}; the module is not installed"
+        text = f"The module is not installed; this kernel can have policies of {points.text}"
         return Verdict(text, INSTALL)
-    return Verdict(f"The module is not there; {points.text}", f"{look}; mmpolicy doctor")
+    return Verdict(f"The module is not installed; {points.text}", f"{look}; mmpolicy doctor")
 
 
 def verbs_here(host: Host) -> list[Verb]:
@@ -115,7 +115,8 @@ def as_lines(verbs: list[Verb]) -> list[str]:
         if each.why_not:
             reasons.setdefault((each.why_not, each.next_step), []).append(each.name)
     return found + [
-        f"Not: {', '.join(names)}: {why}; next: {hint}" for (why, hint), names in reasons.items()
+        f"What does not work here: {', '.join(names)}: {why}; next: {hint}"
+        for (why, hint), names in reasons.items()
     ]
 
 

@@ -61,8 +61,12 @@ def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key
     told = [
         f"{label_of(key, paths)} was {after.get(key, '-')}, is {now.get(key, '-')}" for key in keys
     ]
-    text = f"changed again since '{command}': {'; '.join(told)}"
-    return Error(text, Exit.FAILED, "mmpolicy revert --force overwrites that, --dry-run shows how")
+    text = f"settings of '{command}' were changed again since: {'; '.join(told)}"
+    return Error(
+        text,
+        Exit.FAILED,
+        "mmpolicy revert --force overwrites the later changes, --dry-run shows how",
+    )
 
 
 @click.command()
@@ -76,8 +80,7 @@ def log(host: Host, number: int, want_json: bool) -> None:
     """Show who changed what with this command, and when.
 
     The system log has the same lines: `journalctl -t mmpolicy`. revert --to takes the number of a
-    change. Services that were bound as they started follow: they do what a manifest says, so they
-    have no number.
+    change. Services that a manifest has bound at their start are listed last, without a number.
     """
     bad: list[Error] = []
 
@@ -112,7 +115,7 @@ def _entry_lines(entries: Sequence[Entry]) -> Iterator[str]:
         rows.append((entry.number, entry.time, entry.people(), entry.command, first))
         rows += [("", "", "", "", other) for other in others]
     header = ("NUMBER", "TIME", "WHO", "COMMAND", "CHANGE")
-    yield from table(header, rows) if rows else ["no change is known"]
+    yield from table(header, rows) if rows else ["the journal has no change"]
 
 
 def _start_lines(starts: Sequence[Start]) -> list[str]:

@@ -30,8 +30,8 @@ def lease(host: Host, time: float | None, force: bool, dry_run: bool, want_json:
     control = Control(host.tree)
     data = lease_of(host.tree)
     if not data:
-        hint = "mmpolicy unload, then load a newer one"
-        raise Error("this module has no lease", Exit.LACKING, hint)
+        hint = "install a newer module, then mmpolicy unload, mmpolicy load"
+        raise Error("the loaded module is too old for leases", Exit.LACKING, hint)
     if time is not None:
         with exclusive(host, dry_run, force):
             write = assign(LEASE, str(round(time * 1000)))

@@ -29,7 +29,7 @@ def lacking(err: ImportError) -> Error | None:
     """
     name = (err.name or "").partition(".")[0]
     if isinstance(err, ModuleNotFoundError) and name in PACKAGES:
-        text = f"this needs the Python library {name}, which is not installed"
+        text = f"this command needs the Python library {name}, which is not installed"
         return Error(text, Exit.LACKING, how_to_get(name))
     name = _importing(err)
     if not name:
@@ -39,7 +39,10 @@ def lacking(err: ImportError) -> Error | None:
     while cause.__cause__:
         cause = cause.__cause__
     why = str(cause).strip().partition("\n")[0]
-    text = f"this needs the Python library {name}, which is installed and does not load: {why}"
+    text = (
+        f"this command needs the Python library {name}, which is installed and cannot be "
+        f"loaded: {why}"
+    )
     return Error(text, Exit.LACKING, how_to_get(name, again=True))
 
 

@@ -79,7 +79,9 @@ def _emit_hooks(want_json: bool, tree: Tree) -> None:
     found = hooked_functions(tree)
     data = {"hooked_functions": [each._asdict() for each in found]}
     lines = (
-        table(("POINT", "FUNCTION"), found) if found else ["none: this kernel has hooks of its own"]
+        table(("POINT", "FUNCTION"), found)
+        if found
+        else ["the module hooks no function by ftrace, as this kernel has hooks of its own"]
     )
     emit("list", want_json, data, lines)
 

@@ -92,7 +92,7 @@ class MaintainOptions:
     "--settle", type=Seconds(1.0), default="10m", show_default=True, metavar="TIME",
     help="Work on a 2 MB range again only after it has been full, or empty, for this time.",
 )  # fmt: skip
-@max_stop_option("Collapse nothing while")
+@max_stop_option("Make no 2 MB pages while")
 @min_empty_option
 @reserve_option
 @max_pressure_option("Wait while")
@@ -110,16 +110,20 @@ def maintain(host: Host, **options: Any) -> None:
     """Keep memory of services in 2 MB pages where full, and give back what is empty.
 
     Works until a signal ends it, as `collapse` and `trim` would, within a budget of CPU time. A
-    service that does not change costs next to nothing. What it has worked on it leaves alone
-    until that has been full, or empty, for ten minutes, and twice as long each further time.
+    service that does not change costs next to nothing. It works on a 2 MB range again only after
+    the range has been full, or empty, for ten minutes, and for twice as long each further time.
 
     Without --unit, --cgroup and --pid, it works for the services that [maintain] of the manifests
     in /etc/mmpolicy names, as mmpolicy-maintain.service does. No state of the host is changed; a
-    profile with the policy 'never' is heeded. `status`, `export` and `log` show its work.
+    profile with the policy 'never' is respected. `status`, `export` and `log` show its work.
     """
     given = MaintainOptions(**options)
     if not host.tree.is_root():
-        raise Error("no permission to look at other processes", Exit.DENIED, "run it as root")
+        raise Error(
+            "no permission to read the memory of other processes",
+            Exit.DENIED,
+            "run the command as root",
+        )
     if given.dry_run:
         Keeper(host, given, []).plan()
         return
@@ -151,7 +155,9 @@ class Keeper:
         self._began, self._cpu_s = host.clock(), time.process_time()
         self._check()
         if not pressure.known:
-            self._say("note: the kernel has no PSI, so nothing would stop this")
+            self._say(
+                "note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"
+            )
 
     def _check(self) -> None:
         """Raise an error if this host can neither collapse nor trim; warn if it cannot do one of
@@ -161,9 +167,9 @@ class Keeper:
         if no_trim and no_collapse:
             raise Error(f"{no_collapse}, and {no_trim}", Exit.LACKING, "mmpolicy doctor")
         if no_trim:
-            self._say(f"nothing is given back here: {no_trim}")
+            self._say(f"maintain gives no empty memory back on this host: {no_trim}")
         if no_collapse:
-            self._say(f"nothing is collapsed here: {no_collapse}")
+            self._say(f"maintain makes no 2 MB pages on this host: {no_collapse}")
 
     def _read(self) -> None:
         """Read the names of the services to work for; if manifests list them, this is done
@@ -194,10 +200,12 @@ class Keeper:
             broken.add(err.message)
             wanted = Maintained(self._cpu, [*self._works])
         for message in sorted(broken - self._broken):
-            self._say(f"{message}; left out until that is corrected")
+            self._say(f"{message}; maintain leaves this out until it is corrected")
         self._broken = broken
         if not wanted.services and not self._works:
-            self._say(f"no service is named by [maintain] in {MANIFESTS}; waits")
+            self._say(
+                f"maintain waits, as [maintain] of the manifests in {MANIFESTS} names no service"
+            )
         return wanted.cpu, wanted.services
 
     def _check_names(self) -> None:
@@ -226,8 +234,8 @@ class Keeper:
     def check_end(self) -> None:
         """With --once, raise an error if the work ended before all of it was done."""
         if self._given.once and self._maintainer.waits and not self._caught:
-            text = f"stopped before the end: {self._maintainer.waits}"
-            raise Error(text, Exit.FAILED, "mmpolicy collapse says what to do about it")
+            text = f"maintain --once stopped before the end: {self._maintainer.waits}"
+            raise Error(text, Exit.FAILED, "mmpolicy collapse explains this, and says what to do")
 
     def _forbids(self) -> Callable[[int], str]:
         """Return a function that returns the profile, as text, that forbids 2 MB pages for a
@@ -368,7 +376,10 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     yield from table(header, [_row(each) for each in data["services"]])
     yield from _left(data)
     share = 100 * data["cpu_s"] / data["seconds"] if data["seconds"] else 0
-    yield f"{data['cpu_s']:.1f} s of CPU in {data['seconds']:.0f} s: {share:.1f} % of a CPU"
+    yield (
+        f"maintain used {data['cpu_s']:.1f} s of CPU in {data['seconds']:.0f} s: "
+        f"{share:.1f} % of a CPU"
+    )
 
 
 def _plan_lines(data: dict[str, Any]) -> Iterator[str]:
@@ -383,7 +394,7 @@ def _left(data: dict[str, Any]) -> Iterator[str]:
         parts = [f"{size / 1024:.1f} MiB {cause}" for cause, size in each["left_kib"].items()
                  if size >= WORTH_KIB]  # fmt: skip
         if parts:
-            yield f"{each['name']}: left alone: {', '.join(parts)}"
+            yield f"{each['name']}: memory left as it was: {', '.join(parts)}"
 
 
 def _row(each: dict[str, Any]) -> Sequence[object]:

@@ -40,7 +40,7 @@ def _summary(areas: list[Area]) -> list[str]:
         share = f"{total.zero / total.pages:.0%}" if order else "-"
         rows.append((order, f"{PAGE << order >> 10} kB", total.folios, kib, zero, share))
     if not rows:
-        return ["no page is resident"]
+        return ["the process has no resident page"]
     return table(("ORDER", "FOLIO", "FOLIOS", "RESIDENT_KIB", "ZERO_KIB", "ZERO"), rows)
 
 
@@ -81,14 +81,17 @@ def _rest(rest: dict[str, Any]) -> Iterator[str]:
     if rest["not_shown_kib"]:
         kinds = (f"{name} {kib >> 10} MiB" for name, kib in rest["not_shown_kib"].items())
         hint = "; --files shows files" * ("files" in rest["not_shown_kib"])
-        yield f"not shown: {', '.join(kinds)}{hint}"
+        yield f"memory that is not shown here: {', '.join(kinds)}{hint}"
     if rest["stopped_after_s"] is not None:
-        after = f"stopped after {rest['stopped_after_s']:g} s"
-        yield f"{after}: memory at higher addresses is missing; --seconds 0 looks at all"
+        after = f"the look was stopped after {rest['stopped_after_s']:g} s"
+        yield f"{after}, so memory at higher addresses is missing; --seconds 0 looks at all of it"
     if rest["partly_unmapped_kib"] >= WORTH_KIB:
         mib = rest["partly_unmapped_kib"] >> 10
-        yield f"mapped by no process: {mib} MiB of these folios, counted in no RSS; see trim"
-    yield f"longest hold of its mmap_lock: {rest['longest_ms']} ms"
+        yield (
+            f"{mib} MiB of these folios are mapped by no process and counted in no RSS; "
+            "mmpolicy trim gives them back"
+        )
+    yield f"longest hold of the mmap_lock of the process by this command: {rest['longest_ms']} ms"
 
 
 def _draw(title: str, areas: list[Area], output: Path) -> None:
@@ -148,11 +151,11 @@ def map_memory(
 ) -> None:  # fmt: skip
     """Show which folio sizes back a process, and how much is empty.
 
-    The process is given by its number, its name, or the service that it is of, if that has only
-    one. The table comes first, then a picture of all areas, which --summary leaves out.
-    Zero-filled pages of large folios were most likely never written: smaller folios would have
-    saved this memory. The command reads only resident pages, which marks them as accessed.
-    After --seconds it ends, and tells how much it has not looked at.
+    The process is given by its number, its name, or its service, if that has only one process. The
+    table comes first, then a picture of all areas, which --summary leaves out. Zero-filled pages of
+    large folios were most likely never written: smaller folios would have saved this memory. The
+    command reads only resident pages, which marks them as accessed. After --seconds it ends, and
+    says how much it has not looked at.
     """
     pid = find_process(host.tree, given)
     holds = Holds(host.tree, hold_ms / 1000)

@@ -65,8 +65,12 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
     """
     loaded = host.tree.exists(MODULE_DIR)
     if loaded and options:
-        hint = "mmpolicy set POINT POLICY, or mmpolicy unload first"
-        raise Error(f"module {MODULE} is loaded already, options come too late", Exit.FAILED, hint)
+        hint = "mmpolicy set POINT POLICY sets a policy now; or mmpolicy unload first"
+        raise Error(
+            f"the module {MODULE} is loaded already, so options of load have no effect",
+            Exit.FAILED,
+            hint,
+        )
     plan: list[Step] = []
     if not loaded:
         path, kmod = host.module_file(), host.kmod()
@@ -90,13 +94,13 @@ def load(host: Host, options: tuple[str, ...], dry_run: bool, want_json: bool) -
 def unload(host: Host, force: bool, dry_run: bool, want_json: bool) -> None:
     """Unload the kernel module; the kernel goes back to stock.
 
-    Policies in BPF keep it in: `mmpolicy policy unload --all` comes first. So do functions of the
-    kernel that call it: this waits 30 s for them, and leaves the module loaded, with all at
-    stock, if a busy task holds that up longer.
+    Policies in BPF keep the module loaded: `mmpolicy policy unload --all` unloads them first. The
+    command waits up to 30 s until no task is in a hooked function of the kernel; if a busy task
+    takes longer, the module stays loaded, with all points at stock.
     """
     loaded = host.tree.exists(MODULE_DIR)
     if names := [each.name for each in programs(host.tree)]:
-        text = f"policies in BPF keep the module loaded: {', '.join(names)}"
+        text = f"the module cannot be unloaded, as these policies in BPF use it: {', '.join(names)}"
         raise Error(text, Exit.REFUSED, UNLOAD_ALL)
     if dry_run and (loaded or want_json):
         step = Step(MODULE_DIR, "unload", "loaded", "not loaded")

@@ -54,7 +54,7 @@ def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
     try:
         keep_source(host.tree, found, source)
     except Error as err:
-        click.echo(f"mmpolicy: {err.message}; mmpolicy save will leave it out", err=True)
+        click.echo(f"mmpolicy: {err.message}; so mmpolicy save will leave the policy out", err=True)
     host.log(f"policy {verb}: {name}, program {found.program}, from {source.file}")
     return found
 
@@ -72,9 +72,12 @@ def not_to_be_loaded(tree: Tree) -> Iterator[str]:
     """
     for name, source in sources(tree).items():
         if not source:
-            yield f"policy {name} is left out, as mmpolicy policy load has not loaded it"
+            yield (
+                f"the manifest does not contain the policy {name}, as another program than "
+                "mmpolicy has loaded it"
+            )
             continue
         try:
             read_source(source)
         except Error as err:
-            yield f"policy {name} will not be there after a boot: {err.message}"
+            yield f"the policy {name} cannot be loaded again after a boot: {err.message}"

@@ -116,7 +116,9 @@ wait_option = click.option(
     "--wait/--no-wait", default=True, show_default=True,
     help="Wait, 30 s at most, until the kernel has hooked or unhooked its functions.",
 )  # fmt: skip
-force_option = click.option("--force", is_flag=True, help="End a running experiment first.")
+force_option = click.option(
+    "--force", is_flag=True, help="If an experiment runs that this would disturb, end it first."
+)
 profile_option = click.option(
     "--profile", default="default", show_default=True, metavar="NAME", help="Use this profile.",
     shell_complete=complete_profile,
@@ -167,5 +169,7 @@ def ask(agreed: bool, other: str = "") -> None:
     if agreed:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"there is no terminal to ask on: give --yes{other}")
+        raise click.UsageError(
+            f"the command asks before it begins, and there is no terminal: give --yes{other}"
+        )
     click.confirm("Begin?", abort=True, err=True)

@@ -75,7 +75,10 @@ def _users(tree: Tree) -> Iterator[str]:
     found = nlargest(MOST, _cgroups(tree))
     named = [f"{path} {huge // MIB} of {memory // MIB} MiB" for huge, memory, path in found]
     if named:
-        yield f"most in huge pages of 2 MB: {', '.join(named)}; mmpolicy top says what is empty"
+        yield (
+            f"cgroups with the most memory in 2 MB pages: {', '.join(named)}; mmpolicy top "
+            "says how much of it is empty"
+        )
 
 
 def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:

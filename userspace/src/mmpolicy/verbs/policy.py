@@ -65,16 +65,16 @@ def takes_object(command: Callable[..., None]) -> Callable[..., None]:
 def policy() -> None:
     """Load and unload policies that are BPF programs.
 
-    A loaded policy is one more policy of its point: set, bind, ab and the others take its name.
-    It goes away at a reboot, but mmpolicy save writes down what loads it again. While one is
-    loaded, the kernel keeps the module in.
+    A loaded policy is one more policy of its point: set, bind, ab and the others take its name. It
+    goes away at a reboot, but mmpolicy save writes the lines that load it again. While one is
+    loaded, the module cannot be unloaded.
     """
 
 
 def _check_name(ctx: click.Context, param: click.Parameter, name: str) -> str:
     if NAME.fullmatch(name) and name != "stock":
         return name
-    raise click.BadParameter("1 to 15 of a-z, 0-9 and _, and not 'stock'")
+    raise click.BadParameter("a name has 1 to 15 characters of a-z, 0-9 and _, and is not 'stock'")
 
 
 @policy.command()
@@ -84,7 +84,9 @@ def new(name: str, want_json: bool) -> None:
     """Begin a policy: write NAME.bpf.c, which works as it is, into this folder."""
     path = Path(f"{name}.bpf.c")
     if is_there(str(path)):
-        raise Error(f"{path} is there already", Exit.FAILED, "give another name, or remove it")
+        raise Error(
+            f"the file {path} exists already", Exit.FAILED, "give another name, or remove the file"
+        )
     text = files(__package__).joinpath("skeleton.bpf.c").read_text().replace("NAME", name)
     save_as(path, text.encode())
     lines = [f"{path}: written", *(f"next: {line}" for line in NEXT.findall(text))]
@@ -108,13 +110,13 @@ def _change(
     words = ["verify" if dry_run else verb]
     name = run_object(host, words, str(file), data, timeout, want_log)
     if dry_run:
-        text = f"{name}: the verifier accepts it; nothing is loaded"
+        text = f"{name}: the BPF verifier accepts the program; nothing is loaded"
         emit(f"policy {verb}", want_json, {"dry_run": True, "name": name}, [text])
         return
     with exclusive(host, dry_run=False):
         found = loaded_as(host, verb, name, Source(str(file.absolute()), digest(data)))
     done = f"{verb}ed" if verb == "load" else f"{verb}d"
-    lines = [f"{name}: {done} as program {found.program}"]
+    lines = [f"{name}: {done}, as BPF program {found.program}"]
     if verb == "load":
         lines.append(f"next: mmpolicy set {found.point} {name}")
     emit(f"policy {verb}", want_json, _data(found, read_state(host.tree)), lines)
@@ -172,7 +174,7 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 @json_option
 @pass_host
 def show_program(host: Host, name: str, live: bool, count: int | None, want_json: bool) -> None:
-    """Show a loaded policy: program, object, cut answers, its error, who has it."""
+    """Show a loaded policy: BPF program, object file, answers out of range, error, and profiles."""
     if count and not live:
         raise click.UsageError("--count needs --live")
     check_loaded(host.tree)
@@ -180,7 +182,13 @@ def show_program(host: Host, name: str, live: bool, count: int | None, want_json
     data = _data(program, read_state(host.tree))
     if live:
         if not data["profiles"]:
-            click.echo(f"no profile uses it: mmpolicy set {program.point} {name}", err=True)
+            click.echo(
+                (
+                    "note: no profile uses this policy, so it is not called; to use it: "
+                    f"mmpolicy set {program.point} {name}"
+                ),
+                err=True,
+            )
         _show_told(host.tree, name, count, want_json)
         return
     data["pin"] = _pin(program) if host.tree.exists(_pin(program)) else None
@@ -206,7 +214,7 @@ def _show_told(tree: Tree, name: str, count: int | None, want_json: bool) -> Non
 
 def _told(each: Told | int) -> str:
     if not isinstance(each, Told):
-        return f"{each} lines were lost, as they came too fast"
+        return f"{each} calls are missing here, as they came too fast"
     facts = " ".join(f"{fact}={text}" for fact, text in each.facts.items())
     return f"{each.task}-{each.pid}: {facts}"
 
@@ -268,11 +276,18 @@ def _pin(program: Program) -> str:
 def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
     name = program.name
     if users:
-        text = f"policy {name} is in use by: {', '.join(users)}"
-        raise Error(text, Exit.REFUSED, "choose another policy there, or give --force")
+        text = f"the policy {name} is in use by: {', '.join(users)}"
+        raise Error(
+            text, Exit.REFUSED, "set another policy there, or give --force, which sets stock"
+        )
     if not tree.exists(_pin(program)):
-        text = f"policy {name} has no pin {_pin(program)}: the process that loaded it holds it"
-        raise Error(text, Exit.REFUSED, "end that process, or remove its own pin")
+        text = (
+            f"the policy {name} cannot be unloaded, as it is not pinned at "
+            f"{_pin(program)}: the process that loaded it holds it"
+        )
+        raise Error(
+            text, Exit.REFUSED, "end that process, or remove the pin that it made elsewhere"
+        )
 
 
 def _keeps_module(tree: Tree) -> bool:
@@ -290,6 +305,13 @@ def _wait(host: Host, names: list[str]) -> None:
         if not left and not (names and in_time and _keeps_module(host.tree)):
             return
         if not in_time:
-            text = f"still loaded, as another process holds it, too: {', '.join(left)}"
-            raise Error(text, Exit.FAILED, "bpftool link shows who; mmpolicy policy list")
+            text = (
+                "these policies are still loaded, as another process or pin holds them: "
+                f"{', '.join(left)}"
+            )
+            raise Error(
+                text,
+                Exit.FAILED,
+                "bpftool link shows the process that holds them; mmpolicy policy list",
+            )
         host.sleep(STEP_S)

@@ -166,7 +166,7 @@ def _refuse_used(tree: Tree, state: State, name: str) -> None:
     if arms:
         if who := running(tree):
             raise in_the_way(who)
-        text = f"profile '{name}' is the {arms[0]} of the experiment"
-        raise Error(text, Exit.REFUSED, "end the experiment first")
+        text = f"the profile '{name}' is the {arms[0]} of the running experiment"
+        raise Error(text, Exit.REFUSED, "mmpolicy ab stop ends the experiment")
     if name == DEFAULT:
         raise Error("the default profile is always there", Exit.REFUSED, "mmpolicy reset")

@@ -51,7 +51,7 @@ def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
     """
     lines = [line for each in found for line in each.lines()]
     rest = len(lines) - most
-    more = f"and {rest} more of this kind; mmpolicy explain PID shows those of a process"
+    more = f"and {rest} more processes of this kind; mmpolicy explain PID shows those of a process"
     return lines[:most] + [more] * (rest > 0)
 
 

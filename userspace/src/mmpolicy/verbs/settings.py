@@ -38,7 +38,7 @@ def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
     pairs = [word.split("=", 1) for word in settings if "=" in word]
     knobs = dict(pairs)
     if len(policies) > 1:
-        raise click.UsageError(f"one policy at a time, not: {', '.join(policies)}")
+        raise click.UsageError(f"give one policy, not several: {', '.join(policies)}")
     if len(knobs) < len(pairs):
         raise click.UsageError("a knob is given twice")
     return policies[0] if policies else "", knobs
@@ -132,12 +132,15 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
     try:
         tell_settled(host, wait)
         now = read_state(host.tree)
-        keep_change(host, StateChange(now | known_state(host.tree), now), "all is stock")
+        keep_change(
+            host, StateChange(now | known_state(host.tree), now), "all points are set to stock"
+        )
         names = [each.name for each in programs(host.tree)]
         emit_points("reset", want_json, host.tree, dry_run=False, loaded_policies=names)
         if names and not want_json:
             text = (
-                f"still loaded, so the module cannot be unloaded: {', '.join(names)}; {UNLOAD_ALL}"
+                "the module cannot be unloaded yet, as these policies in BPF are still "
+                f"loaded: {', '.join(names)}; {UNLOAD_ALL}"
             )
             click.echo(text)
     except Error as err:

@@ -217,7 +217,9 @@ def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]
         if name != given.profile
         and any(any(values.values()) for values in read_counters(tree, name, None).values())
     ]
-    return [f"but not of: {', '.join(others)} (mmpolicy stats --profile NAME)"] * bool(others)
+    return [
+        f"profiles with counters above 0: {', '.join(others)} (mmpolicy stats --profile NAME)"
+    ] * bool(others)
 
 
 def _watch_stats(

@@ -123,9 +123,9 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     left = f", back to stock in {data['lease_left_ms'] / 1000:g} s" if data.get("lease_ms") else ""
     yield f"state: {describe(data['state'], data['blockers'])}{left}"
     if data["point_error"]:
-        yield f"the kernel has set it back to stock: {data['point_error']}"
+        yield f"the module has set a policy back to stock by itself: {data['point_error']}"
     if data["state"] == "expired":
-        yield "the lease has expired: mmpolicy reset acknowledges it"
+        yield "the lease has expired, so the kernel is at stock: mmpolicy reset acknowledges it"
     running = data["experiment"]
     if running:
         arms = f"{running['treatment']} for {running['percent']} %, {running['control']} for the"
@@ -139,9 +139,12 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
     told = [line for each in data["out_of_reach"] for line in each["lines"]]
     yield from told[:MOST_NAMES]
     if len(told) > MOST_NAMES:
-        yield f"and {len(told) - MOST_NAMES} more of this kind; --json has all"
+        yield f"and {len(told) - MOST_NAMES} more lines of this kind; --json has all"
     for owner, count in data["owners"].items():
-        yield f"{owner} has bound {count} cgroups, which apply does not change"
+        yield (
+            f"the owner {owner} has bound {count} cgroups; mmpolicy apply does not change "
+            "these bindings"
+        )
     if rows:
         yield ""
         yield from table(("FOR", "PROFILE", "POINT", "POLICY", "KNOBS"), rows)
@@ -151,7 +154,7 @@ def _lines(data: dict[str, Any]) -> Iterator[str]:
         if not profile["points"] and (profile["cgroups"] or profile["pids"])
     ]
     if idle:
-        yield f"all stock: {', '.join(idle)}"
+        yield f"profiles with all points at stock: {', '.join(idle)}"
 
 
 def _whom(name: str, profile: dict[str, Any]) -> str:

@@ -36,7 +36,10 @@ def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, A
     try:
         data["cgroups"] = evidence.cgroups(tree, path)
         if not data["cgroups"]:
-            data["notices"].append("note: no cgroup accounts for memory here")
+            data["notices"].append(
+                "note: the use by cgroup is not shown, as no cgroup accounts for memory on "
+                "this host"
+            )
     except Error as err:
         data["cgroups"] = {}
         data["notices"].append(f"note: {err.message}")

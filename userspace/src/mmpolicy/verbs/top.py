@@ -95,14 +95,14 @@ def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
 def top(ctx: click.Context, **options: Any) -> None:
     """Show which services and processes waste memory in large folios; needs no module.
 
-    WASTE is the zero-filled part of large folios, estimated from random spots of anonymous
-    memory, with its error (95 %). Also shows memory, page faults, CPU time and the part of it in
-    the kernel, stalls on memory (PSI, 10 s), folio sizes, and who decides about them. What part
-    of a CPU page faults take is told after `mmpolicy calibrate`, for single pages. It looks at a
-    few processes at a time, the largest of which least is known first.
+    WASTE is the zero-filled part of large folios, estimated from random spots of anonymous memory,
+    with its error (95 %). Also shows memory, page faults, CPU time and the part of it in the
+    kernel, stalls on memory (PSI, 10 s), folio sizes, and who decides about them. After `mmpolicy
+    calibrate`, it also shows what share of a CPU page faults take, as if all were of single pages.
+    It looks at a few processes at a time, first at the large ones that it has seen least of.
 
-    On a terminal it has keys: ? tells them. It changes nothing, but for `t`, which runs `mmpolicy
-    trim` for the selected row after a question.
+    On a terminal it has keys, which ? lists. It changes nothing, except by `t`, which runs
+    `mmpolicy trim` for the selected row after a question.
     """
     given, host = TopOptions(**options), ctx.ensure_object(Host)
     if not (given.number or given.want_json) and sys.stdin.isatty() and sys.stdout.isatty():
@@ -205,14 +205,14 @@ def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
     pids = [row["pid"]] if "pid" in row else [e.pid for e in inside if e.cgroup == row["cgroup"]]
     what = f"{len(pids)} processes in {row['cgroup']}" if "pid" not in row else item.label
     found = [line for each in reach_of(tree, pids, 1) for line in each.lines()]
-    seen = f"{what}: {row['looked_at']:.0%} of its memory was looked at"
+    seen = f"{what}: {row['looked_at']:.0%} of the memory was looked at"
     return [*filter(None, (seen, memory_of(row))), *found]
 
 
 def _why_no_trim(tree: Tree, given: TopOptions) -> str:
     """Return why this screen cannot start `trim`, or ""."""
     if given.read_only:
-        return "not with --read-only"
+        return "top was started with --read-only"
     try:
         check_possible(tree)
     except Error as err:

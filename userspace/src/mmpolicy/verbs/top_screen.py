@@ -50,7 +50,10 @@ HELP = (
     ("OF_MIB", "the resident memory, which USED|EMPTY shows, too"),
     ("FAULT_CPU%", "share of a CPU that page faults take, after mmpolicy calibrate"),
     ("STALL%", "part of the last ten seconds in which a task waited for memory (PSI)"),
-    ("DECIDES", "the profile, the kernel, or why neither does for most of its memory"),
+    ("DECIDES", (
+        "what decides: a profile, the kernel, or the reason why neither does for most of "
+        "the memory"
+    )),
 )  # fmt: skip
 KEYS = {
     "\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b[5~": "pgup",
@@ -382,7 +385,7 @@ class View:
         if self.trims:
             self.message = f"t: {self.trims}"
         elif item and empty_kib(item.row) <= 0:
-            self.message = f"t: nothing is known to be empty in {item.label}"
+            self.message = f"t: no memory of {item.label} is known to be empty"
         elif item:
             self.mode = "trim"
 

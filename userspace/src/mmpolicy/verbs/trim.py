@@ -99,8 +99,10 @@ class Row:
 @max_pressure_option("Stop when")
 @click.option(
     "--bind", is_flag=True,
-    help=f"Bind it to the profile '{TRIMMED}' first, so that the memory stays free; needs the "
-         "module.",
+    help=(
+        f"Bind the target to the profile '{TRIMMED}' first, so that the memory stays free; "
+        "needs the module."
+    ),
 )  # fmt: skip
 @former_option("--least", "--min-empty")
 @former_option("--advised", "--include-madvised", is_flag=True)
@@ -220,7 +222,7 @@ def _left(rows: list[Row]) -> dict[str, int]:
 
 def _left_lines(rows: list[Row]) -> Iterator[str]:
     for cause, kib in _left(rows).items():
-        yield f"left alone: {kib >> 10} MiB: {CAUSES[cause]}"
+        yield f"memory left as it was: {kib >> 10} MiB: {CAUSES[cause]}"
 
 
 def _check_done(given_back_kib: int, rows: list[Row]) -> None:
@@ -228,10 +230,12 @@ def _check_done(given_back_kib: int, rows: list[Row]) -> None:
     left = _left(rows)
     if left and not given_back_kib:
         text = (
-            "nothing was given back: all empty memory was left alone, "
+            "nothing was given back, as all empty memory had to be left as it was: "
             f"{sum(left.values()) >> 10} MiB"
         )
-        raise Error(text, Exit.REFUSED, "the lines above say why, and what would give it back")
+        raise Error(
+            text, Exit.REFUSED, "the lines above say why, and which option would give it back"
+        )
 
 
 def _trim(
@@ -255,13 +259,17 @@ def _trim(
         stopped = done.stopped
         if stopped:
             break
-    notes = [] if pressure.known else ["note: the kernel has no PSI, so nothing would stop this"]
+    notes = (
+        []
+        if pressure.known
+        else ["note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"]
+    )
     notes += [
         note for note in [comes_back(host.tree, given.include_madvised)] if note and not profile
     ]
     if profile and given.unit:
         save = f"mmpolicy save {MANIFESTS}/50-try.toml; mmpolicy bind --unit {given.unit} {profile}"
-        notes.append(f"note: for its next start: {save}")
+        notes.append(f"note: to bind the service at its next start, too: {save}")
     memory = {"before_kib": before, "after_kib": _current(host.tree, cgroup)}
     data = {
         "dry_run": False, "processes": [vars(row) for row in rows],
@@ -271,9 +279,11 @@ def _trim(
     host.log(f"trim {_target(given)}: {_saved(rows)} KiB given back")
     emit("trim", given.want_json, data, lambda: _lines(data, rows))
     if stopped:
-        text = f"stopped before the end: {stopped}"
+        text = f"trim stopped before the end: {stopped}"
         raise Error(
-            text, Exit.FAILED, "look at /proc/pressure/memory; trim again, or raise --max-pressure"
+            text,
+            Exit.FAILED,
+            ("/proc/pressure/memory shows the pressure; trim again later, or raise --max-pressure"),
         )
     _check_done(sum(row.empty_kib - row.left_kib.get("pinned", 0) for row in rows), rows)
 
@@ -300,16 +310,24 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
     yield from _left_lines(rows)
     memory = data["memory_current"]
     if memory["before_kib"] is not None:
-        yield f"cgroup {data['cgroup']}: {memory['before_kib']} KiB -> {memory['after_kib']} KiB"
+        yield (
+            f"memory of cgroup {data['cgroup']}: {memory['before_kib']} KiB -> "
+            f"{memory['after_kib']} KiB"
+        )
     if data["profile"]:
-        yield f"bound to the profile {data['profile']}; mmpolicy revert takes that back"
+        yield (
+            f"the target is bound to the profile {data['profile']}; mmpolicy revert takes that back"
+        )
     yield from data["notes"]
 
 
 def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
     """Bind the target to the profile of --bind as one change, which may also create the profile."""
     if not host.tree.exists(CONTROL):
-        hint = "mmpolicy load; or without --bind, and MemoryTHP=disable in its unit (systemd 260)"
+        hint = (
+            "mmpolicy load; or trim without --bind, and set MemoryTHP=disable in the "
+            "systemd unit (systemd 260)"
+        )
         raise Error("--bind needs the module, which is not loaded", Exit.LACKING, hint)
     key: Binding | None
     if given.pid is not None:

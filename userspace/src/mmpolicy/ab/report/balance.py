@@ -41,11 +41,15 @@ class Balance:
     def text(self) -> str:
         """Return the figures of both arms as text."""
         if self.of == "units":
-            text = f"{self.control} units in control, {self.treatment} in treatment"
+            text = (
+                f"{self.control} units (processes or cgroups) in control, {self.treatment} "
+                "in treatment"
+            )
             return f"{text} (p = {self.p:.2g})"
         return (
-            f"{self.control:.2f} s of a block measured in control, {self.treatment:.2f} s in "
-            f"treatment, {self.planned:.2f} s planned; samples late by {self.late:.2f} s at most"
+            f"in a block, {self.control:.2f} s were measured in control and "
+            f"{self.treatment:.2f} s in treatment, of {self.planned:.2f} s planned; "
+            f"the latest sample came {self.late:.2f} s late"
         )
 
     @property

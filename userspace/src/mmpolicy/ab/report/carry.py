@@ -59,10 +59,16 @@ class Carry:
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
         """Yield a sentence for each sign found."""
         if self.left:
-            share = f"{100 * self.share:.0f} % of the effect was still there in the next block"
+            share = (
+                f"{100 * self.share:.0f} % of the effect was still there in the next "
+                "block, which had the other arm"
+            )
             yield f"{share} (p = {self.share_p:.2g})"
         if self.grows:
-            halves = f"{text(self.first)} in the first half of the blocks, {text(self.second)}"
+            halves = (
+                f"the effect was {text(self.first)} in the first half of the blocks, "
+                f"{text(self.second)}"
+            )
             yield f"{halves} in the second (p = {self.halves_p:.2g})"
 
     def data(self, shown: Callable[[float], float]) -> dict[str, Any]:

@@ -35,13 +35,13 @@ class FleetPlan:
 
     def text(self, hosts: int, percent: float) -> str:
         """Return the plan as text."""
-        noise = f"noise of a pair {100 * self.noise:.3g} % in {self.files} files"
+        noise = f"the noise of a pair is {100 * self.noise:.3g} %, by {self.files} files"
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
-        need = f"take {self.hosts} or more" if self.hosts else "no number of hosts does"
+        need = f"take {self.hosts} hosts or more" if self.hosts else "no number of hosts is enough"
         return (
-            f"{self.metric}: {hosts} hosts cannot find {percent:g} %, with any number of "
-            f"pairs; {need}"
+            f"{self.metric}: {hosts} hosts cannot show a change of {percent:g} %, "
+            f"however many pairs each has; {need}"
         )
 
 
@@ -114,7 +114,10 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
 
 def lines(plans: Sequence[FleetPlan], hosts: int, percent: float, differ: float) -> list[str]:
     """Return the plans as text."""
-    head = f"to find {percent:g} % with 80 % probability, if hosts differ by {differ:g} %:"
+    head = (
+        f"to find a change of {percent:g} % with 80 % probability, if the change differs "
+        f"between hosts by {differ:g} %:"
+    )
     known = [plan.pairs for plan in plans if plan.pairs]
     found = [head, *(plan.text(hosts, percent) for plan in plans)]
     if known and len(known) == len(plans):

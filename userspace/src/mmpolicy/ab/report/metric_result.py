@@ -223,8 +223,8 @@ class MetricResult:
 
     @cached_property
     def spread_p(self) -> tuple[float, float]:
-        """Return two p-values for the hypotheses that the treatment's blocks vary no more, and no
-        less.
+        """Return the p-values of two hypotheses: that the values of the treatment vary no more
+        than those of the control, and that they vary no less.
         """
         more, less = (spread_p(self.pairs, self.seed, way) for way in (True, False))
         return more, less
@@ -289,17 +289,23 @@ class MetricResult:
         word = "shown" if self.no_worse else "not shown"
         p = "" if self.margin_p is None else f" (p = {self.margin_p:.2g})"
         if self.margin_p is not None and self.margin_p < self._margin_alpha and not self.no_worse:
-            p = f" (p = {self.margin_p:.2g} by pairs; the arms vary differently, and the means may "
-            p += "be farther apart)"
+            p = (
+                f" (p = {self.margin_p:.2g} by pairs; the values of the two arms spread "
+                "differently, so their means may "
+            )
+            p += "be farther apart than that)"
         return f"{self._verdict()}; no worse than {self.margin:g} %: {word}{p}"
 
     def _verdict(self) -> str:
         if not self.effect:
-            return f"no verdict: {len(self.pairs)} pairs, it takes at least 2"
+            return (
+                f"no verdict: {len(self.pairs)} pairs have a value in both blocks, and a "
+                "verdict takes at least 2"
+            )
         if self.found:
             return self.finding()
         if not any(treatment - control for control, treatment in self.pairs):
-            return "no difference in any pair"
+            return "no difference between the arms in any pair"
         if not isfinite(self.effect.low):
             need = least_pairs(self.metrics)
             return (
@@ -311,13 +317,17 @@ class MetricResult:
     def _unclear(self, effect: Effect) -> str:
         alone = ""
         if self.against:
-            alone = f"{self.against} lost pairs may contradict it; "
+            alone = f"{self.against} pairs without a value may contradict it; "
         if effect.p < ALPHA:
-            alone = f"found alone (p = {effect.p:.2g}), not after correction for "
+            alone = (
+                f"there is an effect if this metric is taken alone (p = {effect.p:.2g}), "
+                "not after correction for "
+            )
             alone += f"{self.metrics} metrics; taken alone, "
         return (
-            f"{alone}anything between {self.text(effect.low)} and {self.text(effect.high)} is "
-            f"possible; a run like this finds {self.text(self.smallest, '')} or more"
+            f"{alone}any effect between {self.text(effect.low)} and "
+            f"{self.text(effect.high)} is possible; a run like this shows an effect of "
+            f"{self.text(self.smallest, '')} or more"
         )
 
     def finding(self) -> str:

@@ -45,7 +45,7 @@ class Neighbours:
 
     def doubt(self) -> str:
         """Return why the result of a split is invalid, as text."""
-        return f"untreated units change, too: {self.text()}; use --design switchback"
+        return f"the treatment also acts on untreated units: {self.text()}; use --design switchback"
 
     def data(self) -> dict[str, Any]:
         """Return the effect for JSON."""
@@ -77,12 +77,14 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
 def unseen_by_split(metrics: Sequence[Metric]) -> Iterator[str]:
     """Yield notes on effects that no split can see, whatever its numbers are."""
     yield (
-        "a split run shows what a unit's own memory costs it, not effects on others (free lists, "
+        "--design split compares units (processes or cgroups) side by side, so it "
+        "shows the effect on a unit's own memory, not that on other units (free lists, "
         "compaction, reclaim); run --design switchback before you roll out"
     )
     blind = ", ".join(metric.name for metric in metrics if not metric.of_units)
     if blind:
         yield (
-            f"{blind}: what a unit keeps from the block before makes the effect look smaller, and "
-            "only metrics of unit: show that; make blocks much longer than units keep their memory"
+            f"{blind}: memory that a unit keeps from the block before makes the effect "
+            "look smaller, and only metrics of unit: show how much; make blocks much "
+            "longer than units keep their memory"
         )

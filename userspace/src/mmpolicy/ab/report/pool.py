@@ -300,7 +300,9 @@ class HostRun:
     def of(cls, path: str, recording: Recording) -> HostRun:
         """Return the results of a recording."""
         if not recording.header.get("digest"):
-            text = f"{path} is of an old version, which did not record the host"
+            text = (
+                f"{path} was written by an old version of mmpolicy, which did not record the host"
+            )
             raise Error(text, Exit.USAGE, "run the experiment again with this version")
         label = label_of(path, recording)
         found = {each.name: _effect(label, recording, each) for each in recording.metrics()}
@@ -318,9 +320,9 @@ def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Le
     pairs = list(by_pair.values())
     scale, d = differences(pairs)
     if len(d) < LEAST_PAIRS:
-        return Left(f"{len(d)} pairs have a value, and a pool needs {LEAST_PAIRS}")
+        return Left(f"{len(d)} pairs have a value in both blocks, and ab pool needs {LEAST_PAIRS}")
     if scale != "ratio":
-        return Left("values of 0 or less have no ratio")
+        return Left("ab pool compares ratios, and some values are 0 or less")
     values = np.asarray(d)
     first = np.asarray([firsts[pair] for pair in by_pair if firsts], bool)
     rest = without_place(values, first) if len(set(first.tolist())) > 1 else None
@@ -345,9 +347,9 @@ def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
 def _check_same(first: HostRun, other: HostRun) -> None:
     """Refuse a file of another experiment."""
     if other.digest != first.digest:
-        text = f"{other.path} is not of the same experiment as {first.path}"
-        hint = "pool files of the same command, see ab.md"
-        raise Error(f"{text}: arms, metrics or design differ", Exit.USAGE, hint)
+        text = f"{other.path} and {first.path} are not of the same experiment"
+        hint = "give the files of one `mmpolicy ab run` command that ran on each host, see ab.md"
+        raise Error(f"{text}: their arms, metrics or designs differ", Exit.USAGE, hint)
 
 
 def _check_own(runs: Sequence[HostRun]) -> None:
@@ -359,8 +361,17 @@ def _check_own(runs: Sequence[HostRun]) -> None:
         if first.seed == then.seed and then.span[0] <= first.span[1]:
             one, other = sorted((first.path, then.path))
             text = f"{one} and {other} have the same seed and overlap in time"
-            hint = "leave one file out; each host needs an /etc/machine-id of its own"
-            raise Error(f"{text}: they made the same random choices", Exit.USAGE, hint)
+            hint = (
+                "leave one of the two files out, and give each host an /etc/machine-id of its own"
+            )
+            raise Error(
+                (
+                    f"{text}: they assigned the arms by the same random choices, so they do "
+                    "not count as two hosts"
+                ),
+                Exit.USAGE,
+                hint,
+            )
 
 
 class Pool:
@@ -476,27 +487,35 @@ class Pool:
             lines += [f"{metric.text}", *_forest(hosts)]
             found = self.results.get(metric.name)
             if not found:
-                lines += ["  fewer than 2 hosts have enough pairs", ""]
+                lines += ["  no result: fewer than 2 hosts have enough pairs", ""]
                 continue
             lines += [
-                f"  on these {len(hosts)} hosts: {_percent(found.here)} (p = {found.p_here:.2g}, "
-                "by redrawing all random assignments)",
-                f"  on hosts like these: {_percent(found.mean)} ({_percent(found.low)} .. "
-                f"{_percent(found.high)}), p = {found.p:.2g}",
-                f"  on the next host, as a rough guide: {_percent(found.next_low)} .. "
-                f"{_percent(found.next_high)}; "
-                f"hosts differ by {100 * found.tau:.2g} % (I2 {100 * found.i2:.0f} %, "
-                f"p = {found.heterogeneity_p:.2g})",
+                (
+                    f"  effect on these {len(hosts)} hosts: {_percent(found.here)} (p = "
+                    f"{found.p_here:.2g}, by redrawing all random assignments)"
+                ),
+                (
+                    f"  effect on hosts like these: {_percent(found.mean)} "
+                    f"({_percent(found.low)} .. {_percent(found.high)}), p = {found.p:.2g}"
+                ),
+                (
+                    "  effect on the next host, as a rough guide: "
+                    f"{_percent(found.next_low)} .. {_percent(found.next_high)}; the "
+                    f"effect differs between hosts by {100 * found.tau:.2g} % (I2 "
+                    f"{100 * found.i2:.0f} %, p = {found.heterogeneity_p:.2g})"
+                ),
             ]
             lines += self._of_jump(hosts)
             if lost := _lost(hosts):
-                lines.append(f"  lost pairs are counted against the result: {_some(lost)}")
+                lines.append(
+                    f"  pairs without a value are counted against the result: {_some(lost)}"
+                )
             lines.append("")
-        lines += [f"left out: {host}: {why}" for host, why in self.left_out]
+        lines += [f"host left out: {host}: {why}" for host, why in self.left_out]
         lines += self._doubt_lines()
         stopped = self.stopped()
-        lines.append(f"stopped in the treatment by a guard: {', '.join(stopped) or 'none'}"
-                     f" ({len(stopped)} of {len(self.runs)} hosts)")  # fmt: skip
+        names = f"{', '.join(stopped) or 'none'} ({len(stopped)} of {len(self.runs)})"
+        lines.append(f"hosts where a guard stopped the run in the treatment: {names}")
         return [*lines, f"verdict: {self.verdict()}"]
 
     def _doubt_lines(self) -> Iterator[str]:
@@ -509,24 +528,41 @@ class Pool:
         shared = shared_jump(hosts)
         if shared:
             yield (
-                f"  {_some(shared)} have a jump at the same time, so they are not independent; the "
-                "interval of hosts like these contains that of redrawn assignments"
+                f"  the values of {_some(shared)} jump at the same time, so these "
+                "hosts are not independent; so the interval for hosts like these is "
+                "made to contain that of the redrawn assignments"
             )
 
     def verdict(self) -> str:
         """Return the verdict, in one sentence."""
         if self.exit == Exit.INCONCLUSIVE:
             if self.stopped():
-                return f"inconclusive: a guard broke in the treatment on {_some(self.stopped())}"
+                return (
+                    "inconclusive: a guard stopped the run in the treatment on "
+                    f"{_some(self.stopped())}"
+                )
             if self.open_doubts:
-                return f"inconclusive: in doubt are {_some(_by_host(self.open_doubts))}"
+                return (
+                    "inconclusive: the results of these hosts are in doubt: "
+                    f"{_some(_by_host(self.open_doubts))}"
+                )
             if self.left_out:
-                return f"inconclusive: left out are {_some(_by_host(self.left_out))}"
+                return (
+                    "inconclusive: these hosts had to be left out: "
+                    f"{_some(_by_host(self.left_out))}"
+                )
             lost = _lost(host for hosts in self.effects.values() for host in hosts)
-            why = f"; lost pairs are counted against the result: {_some(lost)}" if lost else ""
-            return f"inconclusive: not shown for every metric that needs to be better{why}"
+            why = (
+                f"; pairs without a value are counted against the result: {_some(lost)}"
+                if lost
+                else ""
+            )
+            return (
+                "inconclusive: not every metric that needs to get better is shown to be "
+                f"better{why}"
+            )
         word = "worse" if self.exit == Exit.WORSE else "better"
-        return f"{word} on these hosts, and on hosts like these"
+        return f"the treatment is {word} on these hosts, and on hosts like these"
 
     def data(self) -> dict[str, Any]:
         """Return the result for JSON; effects are in percent."""

@@ -160,28 +160,35 @@ class Report:
         status = self.recording.end.get("status", "killed")
         if self._stopped_in_treatment and not self.harmed:
             yield (
-                f"stopped in the treatment: {self.recording.end['reason']}; a guard that breaks as "
-                f"often in both arms stops there in {100 * self._by_chance:.0f} % of runs"
+                "a guard stopped the run while the treatment was active: "
+                f"{self.recording.end['reason']}; if it breaks as often in both arms, "
+                f"this happens in {100 * self._by_chance:.0f} % of runs"
             )
         elif status != "done" and self.recording.length != "anytime":
-            reason = self.recording.end.get("reason", "the file has no last record")
+            reason = self.recording.end.get("reason", "its file has no last record")
             yield f"the run did not go to its planned end: {status}, {reason}"
         if self.balance.broken:
-            text = f"assignment is out of balance: {self.balance.text()}"
+            text = f"the arms are out of balance: {self.balance.text()}"
             yield f"{text}; find the cause before you use the result"
         if self.header["design"] == "split" and not any(self.recording.units()):
-            yield "no unit took part in either arm"
+            yield "no unit (process or cgroup) took part in either arm"
         averages = [each.metric.name for each in self.rows if each.metric.averaged]
         if averages:
-            text = f"a moving average includes earlier blocks: {', '.join(averages)}"
-            yield f"{text}; take the total, such as psi.memory.full.total/s"
+            text = (
+                "metrics with a moving average, which includes earlier blocks: "
+                f"{', '.join(averages)}"
+            )
+            yield f"{text}; take the total instead, such as psi.memory.full.total/s"
         idle = self.recording.idle()
         if idle:
-            yield f"no policy decided anything in {' and '.join(idle)}: nothing was compared"
+            yield (
+                f"no policy decided anything in {' and '.join(idle)}, so nothing was "
+                "compared; does any process in the scope have page faults?"
+            )
         rare = self.header.get("rare")
         if rare and any(len(row.pairs) < pairs_to_see(rare) for row in self.rows):
             text = f"{self._unseen()}; --detect-rare {rare:g} takes {pairs_to_see(rare)} pairs"
-            yield f"too few blocks to rely on: {text}"
+            yield f"there are too few blocks for --detect-rare: {text}"
 
     def _doubts_of(self, row: MetricResult) -> Iterator[Doubt]:
         name = row.metric.name
@@ -193,15 +200,18 @@ class Report:
             yield Doubt(OWN if far else LOST, self._lost(row), name)
         elif row.metric.of_units and row.uneven_lost:
             lost = ", ".join(f"{count} in {arm}" for arm, count in row.lost.items())
-            text = f"{name}: units ended within their blocks, more in one arm: {lost}"
+            text = (
+                f"{name}: more units ended within their blocks in one arm than in the other: {lost}"
+            )
             yield Doubt(OWN, text, name)
         if row.denied and row.totals and row.effect:
             control, treatment = row.worst()
             text = (
-                f"{name}: a few blocks outweigh the others: {row.text(row.effect.estimate)} by "
-                f"pairs, {row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); the "
-                f"largest block has {treatment:.3g} times the mean in treatment, {control:.3g} "
-                "times in control"
+                f"{name}: a few large blocks outweigh the others: the effect is "
+                f"{row.text(row.effect.estimate)} by pairs, and "
+                f"{row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); "
+                f"the largest block has {treatment:.3g} times the mean in treatment, "
+                f"{control:.3g} times in control"
             )
             yield Doubt(TOTALS, text, name)
         if row.no_worse and row.carry.seen:
@@ -213,38 +223,51 @@ class Report:
             return ""
         lost = ", ".join(f"{count} blocks of {arm}" for arm, count in row.lost.items())
         text = f"{row.metric.name} has a value in {len(row.pairs)} of {row.planned} pairs"
-        return f"{text}; its value is missing or not a number in {lost}"
+        return f"{text}; the value is missing or not a number in {lost}"
 
     def notes(self) -> Iterator[str]:
         """Yield notes that do not change the verdict."""
         pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
         if self.recording.length == "anytime" and self.recording.end.get("status") != "done":
-            yield "the run was interrupted; its result up to then is valid, by its rule"
+            yield (
+                "the run was interrupted; its result up to then is valid, as --stop "
+                "anytime permits to end at any time"
+            )
         if 0 < pairs < need:
             yield f"{pairs} A/A pairs are too few to show that equal arms differ; it takes {need}"
         for row in self.rows:
             if self._lost(row) and not row.too_many_lost:
-                bad = f"lost pairs that are counted as results against the others: {row.against}"
-                yield f"{self._lost(row)}; {bad if row.against else 'both arms have lost as many'}"
+                bad = (
+                    f"{row.against} of the pairs without a value are counted as results "
+                    "against the others"
+                )
+                yield f"{self._lost(row)}; {bad if row.against else 'each arm has lost as many'}"
             for sign in row.carry.words(row.text):
                 yield (
-                    f"carry-over of {row.metric.name}: {sign}. What the other arm left behind "
-                    "still acts, so the effect is underestimated and the interval may miss it; "
-                    "take longer blocks and wash-out, or --at-switch"
+                    f"carry-over of {row.metric.name}: {sign}. The effect is "
+                    "underestimated, as memory that the other arm has left behind "
+                    "still acts, and the interval may miss it; take longer blocks and "
+                    "a longer --washout, or --at-switch"
                 )
             if row.found and row.noise and row.effect and abs(row.effect.estimate) < row.noise:
                 yield (
                     f"{row.metric.name}: the effect is within the A/A floor of "
-                    f"±{row.text(row.noise, '')}: equal arms may be so far apart in a run of this "
-                    "length; repeat the run"
+                    f"±{row.text(row.noise, '')}, by which equal arms may differ in a "
+                    "run of this length; repeat the run"
                 )
         if self.header["design"] == "split":
             yield from unseen_by_split(self.recording.metrics())
         if self.balance.strained:
-            yield f"the plan was not kept: {self.balance.text()}; take longer intervals"
+            yield f"blocks took longer than planned: {self.balance.text()}; take longer intervals"
         if self.header.get("runs_this_week", 1) > 1:
-            text = f"run {self.header['runs_this_week']} with these arms within a week, here"
-            yield f"{text}: the more runs, the likelier one of them finds something by chance"
+            text = (
+                f"this is run {self.header['runs_this_week']} with these arms within a "
+                "week on this host"
+            )
+            yield (
+                f"{text}: the more runs there are, the likelier one of them shows an "
+                "effect by chance"
+            )
 
     # The result
 
@@ -285,7 +308,9 @@ class Report:
     def verdict(self) -> str:
         """Return the verdict, in one sentence."""
         if self.harmed:
-            return f"stopped for harm: {self.recording.end['reason']}"
+            return (
+                f"the run was stopped, as the treatment does harm: {self.recording.end['reason']}"
+            )
         if self.doubts and not self._worse:
             return f"inconclusive: {self.doubts[0]}"
         doubted = {each.metric for each in self.reasons}
@@ -296,10 +321,10 @@ class Report:
             return text + ("yet: " + "; ".join(found) if found else "no difference was found")
         said = "; ".join([*found, *self._of_margin()])
         if any(row.found and row.carry.seen for row in self.rows):
-            said += "; carry-over was seen, the effect is underestimated"
+            said += "; carry-over from block to block was seen, so the effect is underestimated"
         if self.exit == Exit.INCONCLUSIVE:
             if not found and not self.judged:
-                return "inconclusive: no metric shows an effect beyond its noise"
+                return "inconclusive: no metric shows an effect larger than its noise"
             return f"inconclusive: {said}"
         if self.exit == Exit.DONE:
             said += f"; {self._unseen()}"
@@ -317,7 +342,7 @@ class Report:
                 rows = [row for row in self.rows if row.margin == margin and row.metric.better]
                 rows = [row for row in rows if row.no_worse == shown and (margin or row.open)]
                 names = ", ".join(row.metric.name for row in rows)
-                than = f"than {margin:g} %" if margin else "as it has no margin"
+                than = f"than {margin:g} %" if margin else "(no margin was given)"
                 if names and not (margin == 0 and all(row.worse for row in rows)):
                     yield f"{'' if shown else 'not shown to be '}no worse {than}: {names}"
 
@@ -367,7 +392,10 @@ class Report:
     def facts(self) -> list[tuple[str, str]]:
         """Return all facts about the run that do not belong to a metric."""
         header = self.header
-        timing = f"blocks of {header['block_s']:g} s, {header['washout_s']:g} s of them wash-out"
+        timing = (
+            f"blocks of {header['block_s']:g} s, the first {header['washout_s']:g} s of "
+            "each not measured (wash-out)"
+        )
         facts = [
             ("control", header["control"]["given"]),
             ("treatment", header["treatment"]["given"]),
@@ -389,7 +417,12 @@ class Report:
                 f"{each:g} %" for each in sorted({r.margin for r in self.judged})
             )
             when = "after the run" if after else "before the run"
-            facts.append((f"margin {margins}", f"of the mean, chosen {when}; to show it, {need}"))
+            facts.append(
+                (
+                    f"margin {margins}",
+                    f"on the mean, chosen {when}; to show that the treatment is no worse, {need}",
+                )
+            )
         if header.get("experiment"):
             facts.append(("experiment", header["experiment"]))
         about = {**header["host"], **header["host"].get("labels", {})}
@@ -413,14 +446,14 @@ class Report:
         if not pairs:
             return "anything"
         rare = f"events in up to {unseen(pairs):.2g} % of the blocks"
-        return f"{rare} may be in none of these {pairs}"
+        return f"{rare} may have occurred in none of these {pairs}"
 
     def _carry(self) -> str:
         seen = [row.metric.name for row in self.rows if row.carry.seen]
         tested = [row for row in self.rows if row.carry.tested]
         if self.header["design"] == "split" and not all(row.metric.of_units for row in self.rows):
             within = ", ".join(seen) or "not seen"
-            return f"{within}; what is left from block to block shows in metrics of unit: alone"
+            return f"{within}; only metrics of unit: show carry-over from block to block"
         return ", ".join(seen) or ("not seen" if tested else "not tested: too few pairs or samples")
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:

@@ -61,12 +61,16 @@ class Bound(Changes):
         """Raise StoppedError if another process has bound or unbound the service."""
         now = read_state(self._tree).get(self._key)
         if now != (self._profile if self._bound else None):
-            raise StoppedError("lost", f"another command has bound or unbound {self._scope.path}")
+            raise StoppedError(
+                "lost", f"another command has bound cgroup {self._scope.path} or unbound it"
+            )
 
     def look_after(self, restarting: bool) -> None:
         """Raise StoppedError if the service was stopped or has restarted."""
         if self._scope.gone:
-            raise StoppedError("lost", f"{self._scope.path} was stopped or restarted")
+            raise StoppedError(
+                "lost", f"the service of cgroup {self._scope.path} was stopped or restarted"
+            )
 
     def restore(self) -> str:
         """Bind the service again, unless it has ended or another command has bound it."""
@@ -76,7 +80,10 @@ class Bound(Changes):
             note = bind_again(self._tree, self._key.number, self._scope, self._profile)
             self._note(0)
         except Error as err:
-            return f"{self._scope.path} is at stock, as it cannot be bound: {err.message}"
+            return (
+                f"cgroup {self._scope.path} is left at stock, as it cannot be bound again: "
+                f"{err.message}"
+            )
         self._bound = True
         return note
 
@@ -84,11 +91,15 @@ class Bound(Changes):
 def bind_again(tree: Tree, number: int, scope: Scope, profile: str) -> str:
     """Bind a cgroup again after a block at stock; return why that is not possible, or ""."""
     if scope.now() != str(number):
-        return f"{scope.path} was stopped or restarted"
+        return f"the service of cgroup {scope.path} was stopped or restarted"
     key = CgroupBinding(number)
     now = read_state(tree).get(key)
     if now is not None:
-        return "" if now == profile else f"another command has bound {scope.path} to {now}"
+        return (
+            ""
+            if now == profile
+            else f"another command has bound cgroup {scope.path} to the profile {now}"
+        )
     write = bind(key, profile)
     tree.write(write.path, write.value)
     return ""

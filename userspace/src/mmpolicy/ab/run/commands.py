@@ -39,7 +39,7 @@ class Commands:
         try:
             return float(words[-1])
         except (IndexError, ValueError):
-            text = f"'{command}' does not print a number"
+            text = f"the output of the command '{command}' does not end in a number"
             raise StoppedError("failed", text) from None
 
     def run(self, command: str) -> str:
@@ -60,7 +60,9 @@ class Commands:
         output.seek(0)
         text = output.read()
         if process.returncode:
-            raise StoppedError("failed", f"'{command}' ended with status {process.returncode}")
+            raise StoppedError(
+                "failed", f"the command '{command}' ended with status {process.returncode}"
+            )
         return text
 
     def _wait(self, command: str, process: subprocess.Popen[bytes]) -> None:
@@ -68,7 +70,7 @@ class Commands:
         while process.poll() is None:
             self.tick()
             if monotonic() > end:
-                text = f"'{command}' did not end within {self.limit_s:g} s"
+                text = f"the command '{command}' did not end within {self.limit_s:g} s"
                 raise StoppedError("failed", text)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(min(POLL_S, self.limit_s))

@@ -40,9 +40,17 @@ class Keeper:
             keeper.ours = {each: kept["ours"][each] for each in keeper.before}
             keeper.wanted = dict(kept["wanted"])
         except (ValueError, LookupError, TypeError) as err:
-            text = f"{tree.real(RECOVERY)} is damaged: {err}"
+            text = (
+                f"the file {tree.real(RECOVERY)}, with the knobs that a killed experiment "
+                f"has changed, is damaged: {err}"
+            )
             raise Error(
-                text, Exit.FAILED, "set the knobs listed in the file by hand, then remove the file"
+                text,
+                Exit.FAILED,
+                (
+                    'set the knobs in that file to their values under "before" by hand, '
+                    "then remove the file"
+                ),
             ) from err
         return keeper
 
@@ -63,7 +71,9 @@ class Keeper:
         """Raise StoppedError if another program has changed one of these knobs."""
         others = {path: now for path, now in self._now().items() if now != self.ours[path]}
         if others:
-            raise StoppedError("lost", f"another program has changed {told(others)}")
+            raise StoppedError(
+                "lost", f"another program has changed a knob of the experiment: {told(others)}"
+            )
 
     def learn(self, wanted: Values) -> None:
         """Write knobs, and record which further knobs the kernel changes with them."""
@@ -87,7 +97,9 @@ class Keeper:
         finally:
             self._write_recovery_file()
         if others:
-            raise StoppedError("lost", f"another program has changed {told(others)}")
+            raise StoppedError(
+                "lost", f"another program has changed a knob of the experiment: {told(others)}"
+            )
         if failed:
             raise failed[0]
 
@@ -127,7 +139,9 @@ class Keeper:
         failed, others = self._settle(self.before)
         said = [err.message for err in failed]
         if others:
-            said.append(f"not restored, as another program has changed it: {told(others)}")
+            said.append(
+                f"these knobs are not restored, as another program has changed them: {told(others)}"
+            )
         if self.tree.exists(RECOVERY):
             self.tree.drop(RECOVERY)
         return "; ".join(said)
@@ -150,7 +164,7 @@ def put_back(tree: Tree) -> str | None:
     keeper = left_behind(tree)
     if not keeper:
         return None
-    note = f"restored what a killed experiment had left changed: {told(keeper.before)}"
+    note = f"restored the knobs that a killed experiment had left changed: {told(keeper.before)}"
     try:
         withdraw(tree)
     finally:

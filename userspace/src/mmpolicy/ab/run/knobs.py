@@ -34,7 +34,9 @@ class Knobs:
         for path in taken:
             if not tree.writable(path):
                 text = f"no permission to write {tree.real(path)}"
-                raise Error(text, Exit.DENIED, "run it as root, not in a container")
+                raise Error(
+                    text, Exit.DENIED, "run the command as root on the host, not in a container"
+                )
 
     def rehearsal(self) -> Iterator[Step]:
         """Yield the writes of each arm that change a value."""

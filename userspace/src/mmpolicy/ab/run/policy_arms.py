@@ -68,18 +68,39 @@ class PolicyArms:
         still set up.
         """
         if check_loaded(self.tree) == "expired":
-            hint = "mmpolicy reset, which acknowledges it"
-            raise Error("a lease has expired, everything is stock", Exit.FAILED, hint)
+            hint = "mmpolicy reset acknowledges it; then start the experiment again"
+            raise Error(
+                "a lease has expired, so the kernel is at stock, and no experiment can start",
+                Exit.FAILED,
+                hint,
+            )
         if ENABLED not in self.before:
-            text = f"no {self.tree.real(CONTROL)}/experiment: the module is older than this tool"
-            raise Error(text, Exit.LACKING, "install the module that came with this tool")
+            text = (
+                f"no {self.tree.real(CONTROL)}/experiment: the loaded module is older than "
+                "this command, and has no experiments"
+            )
+            raise Error(
+                text,
+                Exit.LACKING,
+                (
+                    "install the module of the same version as the command, then mmpolicy "
+                    "unload, mmpolicy load"
+                ),
+            )
         if self.before[ENABLED] != "0":
-            hint = f"end it: echo 0 >{ENABLED.path}"
-            raise Error("an experiment is enabled already", Exit.FAILED, hint)
+            hint = f"mmpolicy ab stop ends it; if no process runs it: echo 0 >{ENABLED.path}"
+            raise Error("an experiment is enabled in the kernel already", Exit.FAILED, hint)
         for profile in PROFILES.values():
             if Profile(profile) in self.before:
-                hint = f"mmpolicy profile delete {profile}"
-                raise Error(f"the profile {profile} exists already", Exit.FAILED, hint)
+                hint = f"if no experiment runs: mmpolicy profile delete {profile}"
+                raise Error(
+                    (
+                        f"the profile {profile}, which an experiment creates for its arms, "
+                        "exists already"
+                    ),
+                    Exit.FAILED,
+                    hint,
+                )
         self.scope.refuse_bound(self.before)
 
     def foundation(self, unit: str) -> State:
@@ -156,8 +177,11 @@ class PolicyArms:
         of treated units differs.
         """
         if self.host_settings("control") != self.host_settings("treatment"):
-            text = "the arms differ in a point of the whole host, but both arms run at once"
-            raise Error(text, Exit.USAGE, "take --design switchback")
+            text = (
+                "the arms differ in a setting of the whole host, but --design split runs "
+                "both arms at once"
+            )
+            raise Error(text, Exit.USAGE, "give --design switchback")
         share, most = 50, 50
         if block.phase == SATURATION:
             share, most = self.levels[block.arm == "treatment"], self.levels[1]
@@ -176,7 +200,10 @@ class PolicyArms:
         """
         enabled = self.tree.read(ENABLED.path)  # before the state: the lease may expire in between
         if check_loaded(self.tree) == "expired":
-            text = "the lease has expired, everything is stock; mmpolicy reset acknowledges it"
+            text = (
+                "the lease of the experiment has expired, so the kernel is at stock; "
+                "mmpolicy reset acknowledges it"
+            )
             raise StoppedError("lost", text)
         if enabled != self.state[ENABLED]:
             raise StoppedError("lost", "another command has ended the experiment")
@@ -190,7 +217,9 @@ class PolicyArms:
             return
         if not restarting:
             text = f"cgroup {self.scope.path} was removed, maybe by a restart of its service"
-            raise StoppedError("lost", f"{text}; --at-switch is for restarts")
+            raise StoppedError(
+                "lost", f"{text}; --at-switch permits a restart at the start of each block"
+            )
         again = self.scope.again()
         if again.number != NOWHERE:
             self.scope = again
@@ -217,7 +246,7 @@ class PolicyArms:
         or "".
         """
         if check_loaded(self.tree) == "expired":
-            return "everything is stock"
+            return "the lease has expired, so the kernel is at stock"
         try:
             self.halt()
             for write in self.way_back():
@@ -225,8 +254,11 @@ class PolicyArms:
         except Error as err:
             self.tree.write(f"{CONTROL}/reset", "1")
             return (
-                f"everything is stock now, as the former state could not be restored: {err.message}"
+                "the kernel is at stock now, as the former state could not be "
+                f"restored: {err.message}"
             )
         if check_loaded(self.tree) == "expired":
-            return "everything is stock, as the lease expired before the former state was restored"
+            return (
+                "the kernel is at stock, as the lease expired before the former state was restored"
+            )
         return ""

@@ -41,7 +41,7 @@ def check_sources(
     for name, count in Counter(metric.name for metric in metrics).items():
         if count > 1:
             text = f"{count} metrics have the name '{name}'"
-            raise Error(text, Exit.USAGE, "give each a name of its own: NAME=SOURCE")
+            raise Error(text, Exit.USAGE, "give each metric a name of its own: NAME=SOURCE")
     sources = all_sources([*metrics, *(guard.metric for guard in guards)])
     for each in sources:
         if isinstance(each, Arm):
@@ -57,22 +57,29 @@ def _check_counter(tree: Tree, source: Arm) -> None:
     names: Iterable[str] = read_counters(tree, DEFAULT, source.point)[source.point]
     if isinstance(source, ArmTimes):
         names = {name.partition("_log2_")[0] for name in names}
-    pick(f"counter of {source.point}", source.counter, names)
+    pick(f"counter of the hook point {source.point}", source.counter, names)
 
 
 def _check_meaning(source: Source, design: str) -> None:
     if source.averaged:
         total = f"{source.text.rpartition('avg')[0]}total/s"
-        text = f"'{source.text}' is a moving average, which includes earlier blocks"
+        text = f"metric '{source.text}' is a moving average, which includes earlier blocks"
         raise click.UsageError(f"{text}: take {total}; only a guard may use the average")
     if isinstance(source, (CgroupFile, UnitFile)) and source.counts and not source.rate:
-        text = f"'{source.text}' only increases, so its mean says nothing"
-        raise click.UsageError(f"{text}: take {source.text}/s")
+        text = (
+            f"metric '{source.text}' is a counter, which only increases, so its mean says nothing"
+        )
+        raise click.UsageError(f"{text}: take its rate, {source.text}/s")
     if isinstance(source, UnitFile) and design != "split":
-        text = f"'{source.text}' is a metric of the units of --design split"
-        raise click.UsageError(f"{text}: take cgroup:PATH/FILE:KEY, or split with --unit cgroup")
+        text = f"metric '{source.text}' is for --design split, which compares units"
+        raise click.UsageError(
+            f"{text}: take cgroup:PATH/FILE:KEY, or give --design split with --unit cgroup"
+        )
     if design == "split" and not isinstance(source, (Arm, Units, UnitFile)):
-        text = f"'{source.text}' is measured on the whole host, where both arms run at once"
+        text = (
+            f"metric '{source.text}' is measured on the whole host, where --design split "
+            "runs both arms at once"
+        )
         hint = "take arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
         raise click.UsageError(f"{text}: {hint}")
 
@@ -82,25 +89,44 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
     own = [each for each in all_sources(metrics) if isinstance(each, UnitFile)]
     if unit != "cgroup":
         if own:
-            raise click.UsageError(f"'{own[0].text}' is a file of a cgroup: give --unit cgroup")
+            raise click.UsageError(
+                f"metric '{own[0].text}' is read from a file of each cgroup: give --unit cgroup"
+            )
         return
     state = read_state(scope.tree)
     units, reader = scope.units(state), Reader(scope.tree, own, {})
     if len(units) < LEAST_UNITS:
-        text = f"{len(units)} cgroups with processes at or below {scope.path}: two arms need two"
-        raise Error(text, Exit.USAGE, "take --design switchback, or another --cgroup")
+        text = (
+            "--unit cgroup needs two cgroups with processes or more, one for each arm; at "
+            f"or below {scope.path} there are {len(units)}"
+        )
+        raise Error(text, Exit.USAGE, "give --design switchback, or another --cgroup")
     having = Counter(text for each in units for text in reader.unit(each))
     for source in own:
         if having[source.text] < LEAST_UNITS:
-            text = f"{having[source.text]} of {len(units)} units have a number '{source.text}'"
-            raise Error(text, Exit.USAGE, "see which controllers their cgroup.controllers lists")
+            text = (
+                f"metric '{source.text}': only {having[source.text]} of {len(units)} "
+                "cgroups have this number in the file"
+            )
+            raise Error(
+                text,
+                Exit.USAGE,
+                (
+                    "look at cgroup.controllers of these cgroups: the controller of the file "
+                    "must be in it"
+                ),
+            )
         if having[source.text] < len(units):
             without = len(units) - having[source.text]
-            yield f"{without} of {len(units)} units have no '{source.text}', and are left out of it"
+            yield (
+                f"metric '{source.text}': {without} of {len(units)} cgroups do not have "
+                "this number, and are left out of the metric"
+            )
     if len(units) < FEW_UNITS and len(own) < len(all_sources(metrics)):
         yield (
-            f"with {len(units)} units, counters of an arm depend mostly on which units it has; "
-            "unit:FILE:KEY compares each unit with itself"
+            f"with only {len(units)} cgroups, a counter of an arm depends mostly on "
+            "which cgroups are in the arm; unit:FILE:KEY compares each cgroup with "
+            "itself"
         )
 
 
@@ -117,8 +143,10 @@ def first_look(host: Host, guards: Sequence[Guard]) -> None:
     while True:
         broken = watch.look(reader.read(host.clock() - began))
         if broken:
-            hint = "wait until the condition of the guard is true, or give another guard"
-            raise Error(f"{broken[0]} before the run; nothing was changed", Exit.FAILED, hint)
+            hint = "wait until the condition of the guard is true, or give another --guard"
+            raise Error(
+                f"{broken[0]}, before the run has begun; nothing was changed", Exit.FAILED, hint
+            )
         if host.clock() >= end:
             return
         host.sleep(POLL_S)
@@ -138,7 +166,9 @@ def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
             ).returncode
         ):
             raise Error(
-                f"no command '{word}'", Exit.USAGE, "give the path of the command, or install it"
+                f"there is no command '{word}', which a metric or --at-switch names",
+                Exit.USAGE,
+                "give the full path of the command, or install it",
             )
 
 

@@ -83,7 +83,9 @@ class Length:
         if self.anytime:
             return f"until the result is clear (anytime-valid), at most {self.pairs} pairs"
         if not self.detect:
-            more = f"; more if some are lost, at most {self.most}" * (self.most > self.pairs)
+            more = f"; more if some pairs get no value, at most {self.most}" * (
+                self.most > self.pairs
+            )
             return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand{more}"
         return (
             f"as many pairs as find {self.detect:g} % with 80 % probability by the sizes of the "
@@ -279,7 +281,10 @@ class Runner:
         if need < length.most:
             need = pairs_for_lost(int(need), missing, against, length.most)
         if not length.way and need > self.pairs:
-            self.display.say(f"lost pairs: {missing}; there will be {need} instead of {self.pairs}")
+            self.display.say(
+                f"{missing} pairs have no value, so the run takes {need} pairs instead of "
+                f"{self.pairs}"
+            )
             self.pairs = int(need)
         return need
 
@@ -326,7 +331,10 @@ class Runner:
             return
         self.told = True
         if idle := self.recording.idle():
-            text = f"no policy has decided yet in {' and '.join(idle)}, after {IDLE_PAIRS} pairs"
+            text = (
+                f"no policy has decided anything yet in {' and '.join(idle)}, after "
+                f"{IDLE_PAIRS} pairs"
+            )
             self.display.say(f"warning: {text}: does any process in the scope have page faults?")
         for metric in self.metrics:
             if source := self.recording.climbing(metric):
@@ -359,7 +367,7 @@ class Runner:
         pairs = self.recording.pairs(metric, phase)
         scale, *ends = sequence(pairs) if len(pairs) > 1 else ("", inf)
         if not all(map(isfinite, ends)):
-            return f"{metric.name}: no estimate yet"
+            return f"{metric.name}: no estimate of the effect yet"
         if scale != "difference":
             ends = [in_percent(end) for end in ends]
         text = "{:+.3g} ({:+.3g} .. {:+.3g})".format(*ends)

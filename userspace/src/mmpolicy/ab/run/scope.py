@@ -54,13 +54,20 @@ class Scope:
             if PurePosixPath(self.path).is_relative_to(path):
                 text = f"cgroup {path} is bound to {profile}, and a binding overrides an experiment"
                 hint = f"mmpolicy unbind --cgroup {path}"
-                raise Error(f"{text}: no arm would decide for {self.path}", Exit.USAGE, hint)
+                raise Error(
+                    f"{text}: no arm of the experiment would decide for {self.path}",
+                    Exit.USAGE,
+                    hint,
+                )
 
     def warnings(self, state: State) -> Iterator[str]:
         """Yield a warning for each bound cgroup in the scope, as it takes no part."""
         for path, profile in self._bound(state):
             if PurePosixPath(path).is_relative_to(self.path):
-                yield f"cgroup {path} takes no part, as it is bound to {profile}"
+                yield (
+                    f"cgroup {path} takes no part in the experiment, as it is bound to the "
+                    f"profile {profile}"
+                )
 
     def _bound(self, state: State) -> Iterator[tuple[str, str]]:
         bound = {key.number: state[key] for key in state if isinstance(key, CgroupBinding)}

@@ -23,7 +23,10 @@ from mmpolicy.errors import Error, Exit
 LARGEST = 1 << 17  # largest size of a message in bytes
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
 POLL_S = 0.2  # seconds between two polls while the watchdog is busy
-GONE = "the watchdog process has ended, as the lease expired or it was killed"
+GONE = (
+    "the watchdog process of the experiment has ended: it has restored the knobs after "
+    "--lease without a report, or it was killed"
+)
 
 Message = dict[str, Any]
 Tell = Callable[[str], object]
@@ -62,7 +65,10 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
         why = f"has not reported for {lease_s:g} s"
     except OSError:
         pass
-    tell(f"ends: it {why}; {keeper.back() or 'the knobs are as before'}")
+    tell(
+        f"experiment ends, as its process {why}; "
+        f"{keeper.back() or 'all knobs have their former values'}"
+    )
 
 
 def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
@@ -126,7 +132,10 @@ class Watchdog:
             except socket.timeout:
                 try:
                     if monotonic() > end:
-                        text = f"the watchdog has not answered for {self.lease_s:g} s"
+                        text = (
+                            "the watchdog process of the experiment has not answered for "
+                            f"{self.lease_s:g} s"
+                        )
                         raise StoppedError("lost", text) from None
                     self.look()
                 except StoppedError:
