@@ -29,7 +29,7 @@ u32 mmp_ahead_take(enum mmp_reason *reason)
 	this_cpu_write(mmp_ahead, 0);
 	*reason = (u8)ahead;
 	if (*reason == MMP_DEFERRED)
-		this_cpu_add(mmp_deferral.small, faults);
+		raw_cpu_add(mmp_deferral.small, faults);
 	return faults;
 }
 
@@ -41,18 +41,18 @@ u32 mmp_ahead_take(enum mmp_reason *reason)
  */
 void mmp_defer_until(const struct mm_struct *mm, bool inside)
 {
-	const u32 small = this_cpu_read(mmp_deferral.small);
-	const bool other = this_cpu_read(mmp_deferral.last) != mm;
+	const u32 small = raw_cpu_read(mmp_deferral.small);
+	const bool other = raw_cpu_read(mmp_deferral.last) != mm;
 	const struct mm_struct *deferred = other ? NULL : mm;
 	u32 gap = min(small >> SHIFT, MMP_AHEAD_MOST);
 
 	if (inside && small % RETRY)
 		gap = 0;
-	this_cpu_write(mmp_deferral.deferred, deferred);
-	this_cpu_write(mmp_deferral.last, mm);
+	raw_cpu_write(mmp_deferral.deferred, deferred);
+	raw_cpu_write(mmp_deferral.last, mm);
 	if (other)
-		this_cpu_write(mmp_deferral.small, 1);
-	this_cpu_write(mmp_deferral.next, small + gap);
+		raw_cpu_write(mmp_deferral.small, 1);
+	raw_cpu_write(mmp_deferral.next, small + gap);
 	if (gap && !other)
 		mmp_answer_ahead(gap, MMP_DEFERRED);
 }

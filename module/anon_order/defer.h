@@ -7,7 +7,8 @@
  * (compaction_deferred() in mm/compaction.c).
  *
  * Each CPU keeps its own state and restarts for another process. If a task
- * moves to another CPU, only the counts are slightly wrong.
+ * moves to another CPU, only the counts are slightly wrong, so the raw_cpu
+ * operations are enough: on arm64 the others disable preemption.
  */
 #ifndef MMPOLICY_DEFER_H
 #define MMPOLICY_DEFER_H
@@ -52,9 +53,9 @@ void mmp_defer_until(const struct mm_struct *mm, bool inside);
  */
 static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool inside)
 {
-	this_cpu_inc(mmp_deferral.small);
-	if (unlikely(this_cpu_read(mmp_deferral.last) != mm ||
-		     this_cpu_read(mmp_deferral.small) > MMP_DEFER_AFTER))
+	raw_cpu_inc(mmp_deferral.small);
+	if (unlikely(raw_cpu_read(mmp_deferral.last) != mm ||
+		     raw_cpu_read(mmp_deferral.small) > MMP_DEFER_AFTER))
 		mmp_defer_until(mm, inside);
 }
 
@@ -65,10 +66,10 @@ static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool in
  */
 static __always_inline bool mmp_deferred(const struct mm_struct *mm)
 {
-	if (likely(this_cpu_read(mmp_deferral.deferred) != mm) ||
-	    this_cpu_read(mmp_deferral.small) >= this_cpu_read(mmp_deferral.next))
+	if (likely(raw_cpu_read(mmp_deferral.deferred) != mm) ||
+	    raw_cpu_read(mmp_deferral.small) >= raw_cpu_read(mmp_deferral.next))
 		return false;
-	this_cpu_inc(mmp_deferral.small);
+	raw_cpu_inc(mmp_deferral.small);
 	return true;
 }
 
@@ -78,7 +79,7 @@ static __always_inline bool mmp_deferred(const struct mm_struct *mm)
  */
 static __always_inline bool mmp_many_small(void)
 {
-	return unlikely(this_cpu_read(mmp_deferral.small) > MMP_DEFER_FEW);
+	return unlikely(raw_cpu_read(mmp_deferral.small) > MMP_DEFER_FEW);
 }
 
 /**
@@ -93,8 +94,8 @@ static __always_inline void mmp_defer_later(unsigned int order)
 {
 	const u32 small = MMP_DEFER_AFTER - min(MMP_DEFER_AFTER, 8U << order);
 
-	this_cpu_write(mmp_deferral.deferred, NULL);
-	this_cpu_write(mmp_deferral.small, min(small, this_cpu_read(mmp_deferral.small)));
+	raw_cpu_write(mmp_deferral.deferred, NULL);
+	raw_cpu_write(mmp_deferral.small, min(small, raw_cpu_read(mmp_deferral.small)));
 }
 
 #endif /* MMPOLICY_DEFER_H */

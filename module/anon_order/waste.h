@@ -9,7 +9,7 @@
  * 1, so the policy tries small folios again later.
  *
  * Each CPU keeps its own credit, and resets it when another process faults
- * there.
+ * there. As in defer.h, the raw_cpu operations are enough.
  */
 #ifndef MMPOLICY_WASTE_H
 #define MMPOLICY_WASTE_H
@@ -50,16 +50,16 @@ DECLARE_PER_CPU(struct mmp_credit, mmp_credit);
  */
 static inline void mmp_credit_begin(const struct mm_struct *mm)
 {
-	if (likely(this_cpu_read(mmp_credit.mm) == mm))
+	if (likely(raw_cpu_read(mmp_credit.mm) == mm))
 		return;
-	this_cpu_write(mmp_credit.mm, mm);
-	this_cpu_write(mmp_credit.left, MMP_CREDIT_FIRST);
+	raw_cpu_write(mmp_credit.mm, mm);
+	raw_cpu_write(mmp_credit.left, MMP_CREDIT_FIRST);
 }
 
 static inline void mmp_credit_add(int credit)
 {
-	credit += this_cpu_read(mmp_credit.left);
-	this_cpu_write(mmp_credit.left, clamp(credit, MMP_CREDIT_LEAST, MMP_CREDIT_MOST));
+	credit += raw_cpu_read(mmp_credit.left);
+	raw_cpu_write(mmp_credit.left, clamp(credit, MMP_CREDIT_LEAST, MMP_CREDIT_MOST));
 }
 
 /*
@@ -94,10 +94,10 @@ static __always_inline enum mmp_page mmp_waste_seen(enum mmp_page page, const pt
  */
 static inline bool mmp_credit_left(void)
 {
-	if (likely(this_cpu_read(mmp_credit.left) >= 0))
+	if (likely(raw_cpu_read(mmp_credit.left) >= 0))
 		return true;
 	mmp_credit_add(1);
-	return this_cpu_read(mmp_credit.left) >= 0;
+	return raw_cpu_read(mmp_credit.left) >= 0;
 }
 
 #endif /* MMPOLICY_WASTE_H */

@@ -4,6 +4,9 @@
 
 #define this_cpu_read(var)	(var)
 #define raw_cpu_read(var)	(var)
+#define raw_cpu_write(var, n)	((var) = (n))
+#define raw_cpu_inc(var)	((var)++)
+#define raw_cpu_add(var, n)	((var) += (n))
 #define this_cpu_write(var, n)	((var) = (n))
 #define this_cpu_inc(var)	((var)++)
 #define this_cpu_add(var, n)	((var) += (n))
