@@ -389,7 +389,7 @@ def test_nobody_took_part(report: Run) -> None:
 def test_a_short_aa_phase_is_noted(report: Run) -> None:
     result = report(Lines().pairs("aa", 6).pairs("ab", 12, -0.5).end())
     assert (
-        "note: 6 A/A pairs (with equal arms) are too few to show that equal arms differ; it takes 8"
+        "note: 6 A/A pairs are too few to show that equal arms differ; it takes 8"
     ) in result.out
     assert "note:" not in report(usual(-0.5)).out
 

@@ -309,7 +309,7 @@ def test_margin_is_written_down_before_the_run(ab: Run, out: Path, run: Run) -> 
     assert "no worse than 5 %: shown (p = 0.016)" in said
     assert "chosen before the run" in said
     words = ["--design", "switchback", "--metric", "vmstat.pgfault/s", *SHORT, "--margin", "5"]
-    assert "needs a metric that says what is better" in ab(*words).err
+    assert "needs a metric with `lower` or `higher`" in ab(*words).err
 
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-inf", "NaN"])
@@ -390,14 +390,14 @@ def test_json(ab: Run, out: Path) -> None:
         ([*PGFAULT, *SHORT], "is measured on the whole host"),
         (
             [*SWITCHBACK, "--pairs", "5"],
-            "5 pairs are too few to show an effect with 1 metric: it takes 6",
+            "5 pairs are too few to show an effect with 1 metric: give --pairs 6 or more",
         ),
         (
             [*SWITCHBACK, "--metric", "vmstat.nr_mapped"],
             "6 pairs are too few to show an effect with 2 metrics",
         ),
         ([*SWITCHBACK, "--duration", "1m"], "both set the length"),
-        ([*SWITCHBACK, "--washout", "4"], "wash-out has to be shorter"),
+        ([*SWITCHBACK, "--washout", "4"], "--washout has to be shorter"),
         ([*SWITCHBACK, "--block", "soon"], "not a time such as"),
         ([*SWITCHBACK, "--lease", "0.1"], "not a time such as"),  # it could not be renewed in time
         ([*SWITCHBACK, "--guard", "pressure"], "not of the form"),

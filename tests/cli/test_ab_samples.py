@@ -851,10 +851,7 @@ def test_a_short_aa_phase(aa: int, metrics: int, noted: int) -> None:
     found = report_of(*[BETTER, SHOWN][:metrics])
     found.header["aa_pairs"] = aa
     notes = [note for note in found.notes() if "A/A pairs" in note]
-    text = (
-        f"{aa} A/A pairs (with equal arms) are too few to show that equal arms differ; it "
-        f"takes {noted}"
-    )
+    text = f"{aa} A/A pairs are too few to show that equal arms differ; it takes {noted}"
     assert notes == [text] * bool(noted)
 
 

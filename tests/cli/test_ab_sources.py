@@ -669,7 +669,10 @@ def test_lengths(given: dict[str, Any], metrics: int, aa: int, pairs: int) -> No
         (
             {"pairs": 5},
             1,
-            "5 pairs are too few to show an effect with 1 metric: it takes 6 pairs, 14:00 with",
+            (
+                "5 pairs are too few to show an effect with 1 metric: give --pairs 6 or more "
+                "pairs, 14:00 with"
+            ),
         ),
         (
             {"pairs": 6},
@@ -723,7 +726,7 @@ def test_designs(tree: FakeTree) -> None:
     host: Any = Known()
     host.tree = tree
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"washout": 30.0}, "the wash-out has to be shorter"),
+        ({"washout": 30.0}, "the --washout has to be shorter"),
         ({"saturation": (1, 2)}, "--exposure is for --design split"),
     ]
     for given, said in wrong:

@@ -420,10 +420,10 @@ def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
     told = raised(checked, {"status": 3, "outlived": []}, "prog", output)
     assert told.message.startswith("'prog': the program ended with status 3: ")
     assert told.message.endswith("END")
-    assert len(told.message) < 500 + 40
+    assert len(told.message) < 500 + 50
     output.write_text("")
     assert raised(checked, {"status": -9, "outlived": []}, "p", output).message == (
-        "'p': ended with status -9"
+        "'p': the program ended with status -9"
     )
     assert raised(checked, {"error": "why"}, "p", output).message == "why"
     assert checked({"status": 0, "cpu": 1.5, "outlived": []}, "p", output) == {"cpu": 1.5}

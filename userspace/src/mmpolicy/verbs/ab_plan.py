@@ -122,10 +122,7 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
     if given.aa is None:
         return 0 if given.detect or given.stop == "anytime" else need
     if given.aa < need:
-        text = (
-            f"{given.aa} A/A pairs (with equal arms) are too few to show that equal arms "
-            f"differ; it takes {need}"
-        )
+        text = f"{given.aa} A/A pairs are too few to show that equal arms differ; it takes {need}"
         click.echo(f"warning: {text}", err=True)
     return given.aa
 
