@@ -390,7 +390,7 @@ def test_json(ab: Run, out: Path) -> None:
         ([*PGFAULT, *SHORT], "is measured on the whole host"),
         (
             [*SWITCHBACK, "--pairs", "5"],
-            "5 pairs are too few to show an effect with 1 metric: give --pairs 6 or more",
+            "5 pairs are too few to show an effect with 1 metric: the run needs 6 or more",
         ),
         (
             [*SWITCHBACK, "--metric", "vmstat.nr_mapped"],

@@ -670,14 +670,14 @@ def test_lengths(given: dict[str, Any], metrics: int, aa: int, pairs: int) -> No
             {"pairs": 5},
             1,
             (
-                "5 pairs are too few to show an effect with 1 metric: give --pairs 6 or more "
-                "pairs, 14:00 with"
+                "5 pairs are too few to show an effect with 1 metric: the run needs 6 or more, "
+                "which take 14:00 with"
             ),
         ),
         (
             {"pairs": 6},
             2,
-            "6 pairs are too few to show an effect with 2 metrics: it takes 7 pairs, 16:00 with",
+            "6 pairs are too few to show an effect with 2 metrics: the run needs 7 or more",
         ),
         ({"duration": 839.0}, 1, "5 pairs are too few"),
         ({"duration": 1.0}, 1, "0 pairs are too few"),
@@ -726,7 +726,7 @@ def test_designs(tree: FakeTree) -> None:
     host: Any = Known()
     host.tree = tree
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"washout": 30.0}, "the --washout has to be shorter"),
+        ({"washout": 30.0}, "--washout has to be shorter"),
         ({"saturation": (1, 2)}, "--exposure is for --design split"),
     ]
     for given, said in wrong:

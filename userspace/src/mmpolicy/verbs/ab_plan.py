@@ -104,13 +104,13 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
         )
         need = clock(design.seconds(aa + least))
         raise click.UsageError(
-            f"{text}: give --pairs {least} or more, which takes {need} with the A/A phase"
+            f"{text}: the run needs {least} or more, which take {need} with the A/A phase"
         )
     if pairs < rare:
         text = f"{pairs} pairs may miss an event that happens in {given.rare:g} % of the blocks"
         need = clock(design.seconds(aa + rare))
         raise click.UsageError(
-            f"{text}: give --pairs {rare} or more, which takes {need} with the A/A phase"
+            f"{text}: the run needs {rare} or more, which take {need} with the A/A phase"
         )
     stretches = not given.duration
     return Length(aa, pairs, given.detect or 0.0, anytime, given.saturation, stretches)
