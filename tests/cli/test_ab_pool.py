@@ -784,8 +784,8 @@ def test_a_plan_in_words() -> None:
         "to find a change of 4 % with 80 % probability, if the change differs between hosts by "
         "2.5 %:"
     )
-    rows = ["a: 7 pairs on each of 5 hosts (the noise of a pair is 12.3 %, by 2 files)",
-            "b: 12 pairs on each of 5 hosts (the noise of a pair is 5 %, by 1 files)"]  # fmt: skip
+    rows = ["a: 7 pairs on each of 5 hosts (a single pair varies by 12.3 %, by 2 files)",
+            "b: 12 pairs on each of 5 hosts (a single pair varies by 5 %, by 1 files)"]  # fmt: skip
     then = "next: mmpolicy ab run --pairs 12 ... on each host, then mmpolicy ab pool"
     assert fleet.lines(plans, 5, 4.0, 2.5) == [head, *rows, then]
     lost = [fleet.FleetPlan("a", 0.1, 2, None, 30), fleet.FleetPlan("b", 0.1, 2, None, None)]

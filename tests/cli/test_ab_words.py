@@ -516,7 +516,7 @@ def test_doubts_of_a_metric() -> None:
 @pytest.mark.parametrize(("against", "said"), [
     (2, (
         "2 of the pairs without a value are counted as results against the others"
-    )), (0, "each arm has lost as many"),
+    )), (0, "both arms have lost as many blocks"),
 ])  # fmt: skip
 def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
     lost = {"control": 1, "treatment": 1}

@@ -104,7 +104,7 @@ def test_explain_an_address(run: Run, traced: FakeTree) -> None:
 def test_explain_says_what_is_missing(run: Run, traced: FakeTree) -> None:
     traced.trace = ""
     last = run("explain", str(PID)).out.splitlines()[-2]
-    assert last.startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
+    assert last.startswith("no policy decided anything; this asks a policy")
     run("set", "anon_order", "fixed")
     last = run("explain", str(PID)).out.splitlines()[-2]
     assert last == "no page fault of the process reached the policy in this time"
@@ -139,7 +139,7 @@ def test_without_the_module(
     make(tree)
     result = run("explain", "10")
     assert result.code == 0
-    assert result.out.startswith("the module is not loaded: the kernel decides")
+    assert result.out.startswith("the module is not loaded, so the kernel decides")
     assert "in folios of 2048 kB, 94% of it never used" in result.out
     assert (told in result.out) == ("no policy for large folios reaches" in result.out) or not told
     assert run("explain", "10", "--json").json["loaded"] is False
@@ -293,7 +293,7 @@ def test_a_process_without_memory_of_its_own(run: Run, traced: FakeTree) -> None
     traced.put(f"/proc/{PID}/maps", "")
     lines = run("explain", str(PID)).out.splitlines()
     assert lines[0].startswith("profile: default, policy: stock")
-    assert lines[1].startswith("no policy was asked: mmpolicy set anon_order shadow=adaptive")
+    assert lines[1].startswith("no policy decided anything; this asks a policy")
     result = run("explain", str(PID), "10")
     assert (result.code, f"process {PID} has no anonymous memory at 10" in result.err) == (2, True)
     end = START + 64 * 4096

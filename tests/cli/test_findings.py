@@ -324,7 +324,7 @@ def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None
         "written by the program"
     )
     how = "let the allocator of redis return what the program has freed: redis-cli MEMORY PURGE; "
-    assert f"{how}redis-cli CONFIG SET activedefrag yes, if it was built" in found["next_step"]
+    assert f"{how}redis-cli CONFIG SET activedefrag yes, if redis was built" in found["next_step"]
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/10/maps", f"{host.read('/proc/10/maps')}\n{line}")
     (found,) = recommended(run, clock)

@@ -107,8 +107,8 @@ def test_what_it_prints(run: Run, play: Play, advice: FakeAdvice, log: list[str]
     assert lines[2].split() == ["db", "1", "5", "80.0", "%", "0", "4", "0", "0", "1", "0.0"]
     assert lines[-1].startswith("maintain used 0.") and lines[-1].endswith(" % of a CPU")
     assert log == [log[0]]
-    assert log[0].startswith("maintain db: 4 MiB in 2 MB pages, 0 MiB given back, 0 times")
-    assert "maintain db: 4 MiB in 2 MB pages" in run("log").out
+    assert log[0].startswith("maintain db: 4 MiB put into 2 MB pages, 0 MiB given back, 0 times")
+    assert "maintain db: 4 MiB put into 2 MB pages" in run("log").out
 
 
 @pytest.mark.parametrize("other_runs", [False, True])
@@ -140,7 +140,7 @@ def test_once(run: Run, play: Play, advice: FakeAdvice, clock: Clock) -> None:
     assert (result.code, advice.calls) == (0, [address(0), address(2)])
     assert last(result.out)["full_kib"] == 0
     assert clock.now - began < MINUTE
-    assert "4 MiB in 2 MB pages" in run("log").out
+    assert "4 MiB put into 2 MB pages" in run("log").out
     again = run("maintain", "--unit", "db", "--once")
     assert (again.code, len(advice.calls)) == (0, 2)
 

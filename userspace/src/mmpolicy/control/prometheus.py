@@ -104,7 +104,7 @@ def _up(value: int) -> Metric:
 
 def _left(tree: Tree) -> Iterator[Metric]:
     """Yield metrics that need no module: running and unfinished changes and experiments."""
-    told = "1: mmpolicy ab run is at work."
+    told = "1: an experiment (mmpolicy ab run) is running."
     yield GaugeMetricFamily(f"{MODULE}_experiment_running", told, int(bool(running(tree))))
     yield from _experiment(live(tree))
     yield from _maintain(maintained(tree))
@@ -137,10 +137,15 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         f"{start}_blocks", "Planned number of blocks of the experiment.", now["blocks"]
     )
-    told = "1: the block is past its wash-out, and is measured."
+    told = (
+        "1: the current block of the experiment is measured; 0: its wash-out, which is not "
+        "measured, still lasts."
+    )
     yield GaugeMetricFamily(f"{start}_measured", told, int(now["measured"]))
     guards = GaugeMetricFamily(
-        f"{start}_guard", "Last value of a guard of the experiment.", labels=["guard"]
+        f"{start}_guard",
+        "Last value of a guard, a condition that stops the experiment.",
+        labels=["guard"],
     )
     for text, value in now.get("guards", {}).items():
         if value is not None:
@@ -151,7 +156,7 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
 def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
     """Yield the results of the running `maintain`, by service."""
     start = f"{MODULE}_maintain"
-    yield GaugeMetricFamily(f"{start}_running", "1: mmpolicy maintain is at work.", int(bool(now)))
+    yield GaugeMetricFamily(f"{start}_running", "1: mmpolicy maintain is running.", int(bool(now)))
     if not now:
         return
     told = "1: maintain waits, as memory is short or collapses are slow."
@@ -160,7 +165,12 @@ def _maintain(now: dict[str, Any]) -> Iterator[Metric]:
     for name, field, unit, told in (
         ("collapsed_bytes", "collapsed_kib", 1024, "Memory that maintain turned into 2 MB pages."),
         ("given_back_bytes", "given_back_kib", 1024, "Empty memory that maintain gave back."),
-        ("again", "again", 1, "How often maintain worked again on the same 2 MB."),
+        (
+            "again",
+            "again",
+            1,
+            "How often maintain collapsed or gave back the same 2 MB of memory again.",
+        ),
     ):
         family = CounterMetricFamily(f"{start}_{name}", told, labels=["service"])
         for each in now["services"]:
@@ -238,7 +248,10 @@ def _lease(tree: Tree) -> Iterator[Metric]:
         told = "Length of the lease; 0: no lease."
         yield GaugeMetricFamily(f"{MODULE}_lease_seconds", told, lease["lease_ms"] / 1000)
     if lease.get("lease_ms"):
-        told, left = "Time until all is stock.", lease["lease_left_ms"] / 1000
+        told, left = (
+            "Time until the lease ends and the kernel goes back to stock.",
+            lease["lease_left_ms"] / 1000,
+        )
         yield GaugeMetricFamily(f"{MODULE}_lease_left_seconds", told, left)
 
 

@@ -51,7 +51,7 @@ def show(name: str, plan: Plan, agreed: bool) -> None:
     """Print the plan of a preset, and ask whether to begin."""
     for line in plan_lines(name, plan):
         click.echo(line, err=True)
-    ask(agreed, ", or --dry-run to look")
+    ask(agreed, ", or --dry-run to see the plan")
 
 
 def plan_lines(name: str, plan: Plan) -> Iterator[str]:

@@ -197,7 +197,10 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
 )  # fmt: skip
 @click.option(
     "--threads", type=Threads(), metavar="N[,N...]",
-    help=f"A bench for each number, which takes the place of {PLACE} in COMMAND and --server.",
+    help=(
+        "Run the whole bench once for each number of threads, which takes the place of "
+        f"{PLACE} in COMMAND and --server."
+    ),
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Seed of the order of the runs.")
 @click.option("--out", type=FILE, metavar="FILE", help="Write all numbers to FILE, as JSON.")

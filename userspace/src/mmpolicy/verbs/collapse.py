@@ -109,7 +109,7 @@ class Row:
 @max_pressure_option("Stop when")
 @click.option(
     "--override-never", is_flag=True,
-    help="Collapse even if a profile with the policy 'never' decides.",
+    help="Collapse even if the profile that decides for the process has the policy 'never'.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the plan and its cost; change nothing.")
 @json_option

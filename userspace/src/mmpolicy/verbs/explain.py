@@ -142,7 +142,7 @@ def _lines(seen: Seen, areas: list[Explained]) -> Iterator[str]:
 def _nothing_wanted(seen: Seen) -> str:
     if seen.policy == "stock" and seen.shadow == "none":
         return (
-            "no policy decided anything: to ask a policy without applying its answers: "
+            "no policy decided anything; this asks a policy without applying its answers: "
             f"{_begin_shadow(seen)}"
         )
     return "no page fault of the process reached the policy in this time"
@@ -157,7 +157,7 @@ def _begin_shadow(seen: Seen) -> str:
 @click.option("--name", metavar="NAME", help="Name of the profile; by default that of the process.")
 @click.option(
     "--seconds", type=Seconds(), metavar="TIME",
-    help="How long to watch; by default 5, without PID 60.",
+    help="How long to watch: the process for 5 s by default, or without PID the host for 60 s.",
 )  # fmt: skip
 @json_option
 @pass_host

@@ -406,7 +406,7 @@ class View:
     def legend(self) -> str:
         """Return the last line of the screen: the possible answers to a question, or the keys."""
         if self.mode == "filter":
-            return f"/{self.only}_   Enter: keep it, Esc: show all"
+            return f"/{self.only}_   Enter: show only these names, Esc: show all"
         if self.mode == "trim":
             return "y: yes, any other key: no"
         if self.message:

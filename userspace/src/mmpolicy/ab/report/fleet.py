@@ -35,7 +35,7 @@ class FleetPlan:
 
     def text(self, hosts: int, percent: float) -> str:
         """Return the plan as text."""
-        noise = f"the noise of a pair is {100 * self.noise:.3g} %, by {self.files} files"
+        noise = f"a single pair varies by {100 * self.noise:.3g} %, by {self.files} files"
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
         need = f"take {self.hosts} hosts or more" if self.hosts else "no number of hosts is enough"

@@ -241,7 +241,10 @@ class Report:
                     f"{row.against} of the pairs without a value are counted as results "
                     "against the others"
                 )
-                yield f"{self._lost(row)}; {bad if row.against else 'each arm has lost as many'}"
+                yield (
+                    f"{self._lost(row)}; "
+                    f"{bad if row.against else 'both arms have lost as many blocks'}"
+                )
             for sign in row.carry.words(row.text):
                 yield (
                     f"carry-over of {row.metric.name}: {sign}. The effect is "
