@@ -151,10 +151,13 @@ def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
         tree.put(SIZE, "[always] inherit madvise never")
         assert f"{SIZE} <- never" in run("ab", "restore", "--dry-run").out
         result = run(*words)
-        assert "restored what a killed experiment had left changed" in result.out + result.err
+        assert (
+            "restored the knobs that a killed experiment had left changed"
+            in result.out + result.err
+        )
         assert read_knobs(tree) == before
         assert not tree.exists(RECOVERY)
-    assert run("ab", "restore").out == "nothing was left\n"
+    assert run("ab", "restore").out == "no killed experiment has left knobs changed\n"
 
 
 # Actions of an operator
@@ -252,7 +255,10 @@ def test_what_waits_for_the_end_of_a_run(begin: Begin, tree: FakeTree, run: Run)
     for pid in (watchdog_of(process.pid), process.pid):
         os.kill(pid, signal.SIGKILL)
     process.communicate()
-    assert "restored what a killed experiment had left changed" in unit.communicate(timeout=30)[0]
+    assert (
+        "restored the knobs that a killed experiment had left changed"
+        in unit.communicate(timeout=30)[0]
+    )
     assert (read_knobs(tree), tree.exists(RECOVERY)) == (before, False)
 
 

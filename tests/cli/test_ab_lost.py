@@ -126,7 +126,7 @@ def test_there_are_more_pairs_for_lost_ones(
     clock.at = [(18.0, restart)]  # in the first pair of six
     result = ab(*ab_world.SWITCHBACK, *FIXED)
     assert result.code == 0, result.err
-    assert "6 pairs after 2 of A/A, fixed beforehand; more if some are lost" in result.err
+    assert "6 pairs after 2 of A/A, fixed beforehand; more if some pairs get no value" in result.err
     assert "1 pairs have no value, so the run takes 11 pairs instead of 6" in result.err
     recording = load(out)
     assert (recording.planned, len(recording.blocks)) == (11, 26)
@@ -217,7 +217,7 @@ def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
         assert report
         exits.append(report.exit)
         if report.exit != Exit.WORSE:
-            assert "in both arms stops there in" in report.verdict()
+            assert "as often in both arms, this happens in" in report.verdict()
     assert exits.count(Exit.WORSE) >= 12
 
 
@@ -248,5 +248,6 @@ def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
     result = run("ab", "report", str(out))
     assert result.code == 7
     assert (
-        "may be in none of these 13; --detect-rare 20 takes 14 pairs" in result.out.splitlines()[-1]
+        "may have occurred in none of these 13; --detect-rare 20 takes 14 pairs"
+        in result.out.splitlines()[-1]
     )

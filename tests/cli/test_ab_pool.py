@@ -648,7 +648,7 @@ def test_the_means_of_hosts() -> None:
 
 
 def test_one_file_is_no_pool(pool: Any) -> None:
-    assert "a pool needs the files of two" in pool([-0.1]).err
+    assert "ab pool needs the files of two" in pool([-0.1]).err
 
 
 # Length of an experiment on a fleet
@@ -694,7 +694,10 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
     ) in told
     short = tmp_path / "short.jsonl"
     short.write_text("".join(Lines().pairs("aa", 2).pairs("ab", 6).end()))
-    assert "no file has 3 A/A pairs of blocks" in run("ab", "plan", str(short), "--hosts", "5").err
+    assert (
+        "none of the files has 3 pairs of blocks"
+        in run("ab", "plan", str(short), "--hosts", "5").err
+    )
 
 
 class Noisy:

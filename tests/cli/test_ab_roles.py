@@ -52,7 +52,7 @@ def test_the_grammar_of_roles() -> None:
             ("a guard needs the word `lower` or `higher`, to say which is better"),
         ),
         ("vmstat.pgfault/s lower guard 100%", "the margin of a guard must be below 100 %"),
-        ("vmstat.pgfault/s lower guard", "the margin of this guard is missing. Write `guard 5%`"),
+        ("vmstat.pgfault/s lower guard", "this guard has no margin. Write `guard 5%`"),
     ],
 )
 def test_a_guard_that_says_too_little(ab: Run, tree: FakeTree, metric: str, text: str) -> None:

@@ -234,7 +234,9 @@ def test_effects_on_neighbours_are_measured() -> None:
     assert spilled.effect.low < log(1.3) * 4 / 6 < spilled.effect.high
     report = Report(run)
     assert report.exit == 7
-    assert report.doubts[-1].startswith("untreated units change, too: m of untreated units")
+    assert report.doubts[-1].startswith(
+        "the treatment also acts on untreated units: m of untreated units"
+    )
 
 
 # The command
@@ -308,7 +310,7 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
         "--cgroup",
         "/web.slice",
     ]
-    assert "with 2 units, counters of an arm depend mostly" in ab(*WORDS, *more).err
+    assert "with only 2 cgroups, a counter of an arm depends mostly" in ab(*WORDS, *more).err
     assert "effects on others" in told
     assert "makes the effect look smaller" not in told  # carry-over in units is tested
     assert f"neighbours   {SOURCE}/s of untreated units is" in told
@@ -320,12 +322,15 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
     base = ["--design", "split", *SHORT, *FIXED, "--metric"]
     cases = [
         ([f"{SOURCE}/s"], "give --unit cgroup"),
-        ([f"{SOURCE}/s", "--unit", "cgroup", "--cgroup", "/lone"], "two arms need two"),
-        (["unit:memory.stat:no/s", "--unit", "cgroup"], "0 of 2 units have a number"),
+        (
+            [f"{SOURCE}/s", "--unit", "cgroup", "--cgroup", "/lone"],
+            "needs two cgroups with processes or more",
+        ),
+        (["unit:memory.stat:no/s", "--unit", "cgroup"], "only 0 of 2 cgroups have this number"),
         ([SOURCE, "--unit", "cgroup", "--cgroup", "/web.slice"], "only increases"),
         (
             [f"{SOURCE} / arm.units", "--unit", "cgroup"],
-            "a ratio needs two sources with unit:, or none",
+            "in a ratio, either both sources begin with unit:, or none does",
         ),
         (["arm.units", "--exposure", "90,10"], "not of the form FEW,MANY"),
     ]
@@ -336,5 +341,5 @@ def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None
         result = ab(*base, *words)
         assert (result.code, text in result.err) == (2, True), result.err
     result = ab("--design", "switchback", *SHORT, "--metric", f"{SOURCE}/s")
-    assert (result.code, "a metric of the units of --design split" in result.err) == (2, True)
+    assert (result.code, "is for --design split, which compares units" in result.err) == (2, True)
     assert tree.writes == writes

@@ -70,7 +70,7 @@ def test_others_are_refused(run: Run, tree: FakeTree, pod: str, verb: tuple[str,
     before = tree.writes.copy()
     for owner in ((), ("--owner", "another")):
         done = run(verb[0], *owner, "--cgroup", POD, *verb[1:])
-        assert done.code == 5 and "is bound by the owner 'agent'" in done.err
+        assert done.code == 5 and "belongs to the owner 'agent'" in done.err
     assert tree.writes == before
     assert run(verb[0], "--owner", "agent", "--cgroup", POD, *verb[1:]).code == 0
     assert (pod in tree.read(WEB).split()) == (verb[0] == "bind")

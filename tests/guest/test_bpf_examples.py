@@ -111,7 +111,7 @@ def test_wrong_knobs(guest: Guest) -> None:
     """Each is refused with a line that names the fault; a replacement must have equal knobs."""
     for what, knobs in WRONG.items():
         result = guest.run(with_knobs("wrong", knobs))
-        assert "one of its knobs" in why(Done(result.rc, "", result.out), "x", 30).message, what
+        assert "a knob of the policy" in why(Done(result.rc, "", result.out), "x", 30).message, what
     must(guest, with_knobs("sized", knob("size")))
     for knobs in knob("size", "0, 9, 3"), knob("other"):
         result = guest.run(with_knobs("sized", knobs).replace(" load ", " replace "))

@@ -243,7 +243,7 @@ def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
     assert must(guest, f"cat {KNOB}") == "60000\n"
     must(guest, RUN, timeout=300)
     must(guest, "until systemctl show -p ActiveState mmpolicy-restore | grep inactive; do :; done")
-    assert "restored what a killed" in must(guest, "journalctl -b -u mmpolicy-restore")
+    assert "restored the knobs that a killed" in must(guest, "journalctl -b -u mmpolicy-restore")
     must(guest, "systemctl reset-failed run; rm /root/ab-*.jsonl")
 
 
