@@ -237,7 +237,7 @@ def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
         2,
         True,
     )
-    assert "it takes 14 pairs" in result.err
+    assert "the run needs 14 or more" in result.err
     assert ab(*words, "--stop", "anytime").code == 2
     words[words.index("--pairs") + 1] = "14"
     assert ab(*words).code == 0

@@ -111,7 +111,7 @@ def test_journals(host: Path, key: dict[str, object]) -> None:
     path = host / "var/lib/mmpolicy/journal.jsonl"
     path.write_text(json.dumps({**entry, "who": {}, "changes": changes}) + "\n")
     before = snapshot(host, [host / "run/mmpolicy"])
-    assert "line 1, is damaged" in run(host, ["revert", "--force"])
+    assert "is damaged in line 1" in run(host, ["revert", "--force"])
     assert snapshot(host, [host / "run/mmpolicy"]) == before
 
 

@@ -78,7 +78,7 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
 def plan(
     files: tuple[Path, ...], hosts: int, detect: float, differ: float | None, want_json: bool
 ) -> None:
-    """Say how many pairs of blocks each of HOSTS hosts needs, by earlier runs with equal arms.
+    """Say how many pairs each of HOSTS hosts needs, by runs with equal arms.
 
     Each FILE has an A/A phase, or comes from a run without --treatment. Needs the same libraries as
     `ab report`.

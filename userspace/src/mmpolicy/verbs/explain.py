@@ -103,7 +103,7 @@ def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
 @json_option
 @pass_host
 def explain(host: Host, pid: int, address: int | None, seconds: float, want_json: bool) -> None:
-    """Explain the folios of a process: the sizes that it has, those the policy wanted, and why.
+    """Explain the folios of a process: their sizes, and why it has these.
 
     Prints for each anonymous memory area, or the one at ADDRESS, the folio sizes in use, how much
     of the large folios was never used, and for the page faults of some seconds which sizes the

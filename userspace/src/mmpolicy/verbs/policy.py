@@ -174,7 +174,7 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 @json_option
 @pass_host
 def show_program(host: Host, name: str, live: bool, count: int | None, want_json: bool) -> None:
-    """Show a loaded policy: BPF program, object file, answers out of range, error, and profiles."""
+    """Show a loaded policy: program, file, answers out of range, error, profiles."""
     if count and not live:
         raise click.UsageError("--count needs --live")
     check_loaded(host.tree)
