@@ -7,12 +7,14 @@ at random. Parts, each in a run of its own:
 reads       a heap that had 2 MB pages from the start, and one that was collapsed at the default
             budget: time of an access before, in each third of the collapse, and after, in turn
 fast        an equal heap without a budget: duration, and throughput of the program in that time
-shapes      heaps that are half empty, or have one page in 16: none of it may be collapsed
+shapes      heaps that are half empty, or have one page in 16: none of it may be collapsed; every
+            second 2 MB full: these alone may be; heaps with holes, by --min-used
 cpu         CPU time for 2 MB of half such a heap, in slices with khugepaged that never sleeps; its
             own count of collapses is taken, as it may work on other programs at the same time. A
             virtual machine may hand free memory back to its host, and the next writer waits for
             the host, so both get free memory that was written to just before.
-khugepaged  time until 95 % are in 2 MB at the default budget, and by khugepaged with its defaults
+khugepaged  time until 95 % are in 2 MB at the default budget, and by khugepaged with its defaults;
+            what khugepaged makes of a heap that was filled before huge pages were turned on
 
 The benchmark sets the sizes of the whole host while it runs, and restores them; it needs root,
 Linux 6.1, memory for two heaps and an idle machine. docs/workloads/big-heap.md has the figures.
@@ -54,6 +56,9 @@ QUICK = ("--cpu", "100", "--max-stop", "1000")
 SLICE_S = 0.1
 LEAD = 256  # 2 MB that are written to, and free
 ENOUGH = 95  # percent in 2 MB
+USED = (512, 502, 461)  # pages of each 2 MB
+LEAST = (100, 98, 90)  # percent, of --min-used
+LATE_S = 20
 KEPT = TREE / "bench/collapse.json"
 PAGE = TREE / "docs/workloads/big-heap.md"
 PARTS = ("reads", "fast", "shapes", "cpu", "khugepaged")
@@ -287,14 +292,23 @@ def fast(mib: int) -> dict[str, Any]:
 
 def shapes(mib: int) -> dict[str, Any]:
     """Try heaps with holes."""
-    found = {}
-    for shape in ("half", "sixteenth"):
-        with heap(mib, shape, OFF) as small, thp_settings(OFF):
-            before = small.memory()[0]
-            done = collapse(small.pid, "--cpu", "100")
-            after, huge = small.memory()
-            found[shape] = {"made": done.told["made"], "kib": [before, after], "huge_kib": huge}
+    found: dict[str, Any] = {"mib": mib // 8, "min_used": {}}
+    for shape in ("half", "sixteenth", "mixture"):
+        found[shape] = holes(mib, shape)
+    for used in USED:
+        found["min_used"][used] = {
+            least: holes(mib // 8, str(used), "--min-used", str(least)) for least in LEAST
+        }
     return found
+
+
+def holes(mib: int, shape: str, *options: str) -> dict[str, Any]:
+    """Collapse one heap; return how many 2 MB were made, and memory before and after."""
+    with heap(mib, shape, OFF) as small, thp_settings(OFF):
+        before = small.memory()[0]
+        made = collapse(small.pid, "--cpu", "100", *options).told["made"]
+        after, huge = small.memory()
+        return {"made": made, "kib": [before, after], "huge_kib": huge}
 
 
 class Khugepaged:
@@ -422,6 +436,9 @@ def khugepaged(mib: int) -> dict[str, Any]:
         before = small.memory()[0]
         by_khugepaged(small, FAST)
         found["half_empty_grows"] = small.memory()[0] / before
+    with heap(mib, "full", OFF) as small, thp_settings({**FAST, "enabled": "always"}):
+        time.sleep(LATE_S)
+        found["late"] = {"s": LATE_S, "coverage_percent": small.coverage}
     return found
 
 
@@ -459,6 +476,16 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
     ]
     both = results["cpu"], results["khugepaged"]
     yield from (f"| {' | '.join(row)} |" for row in khugepaged_rows(*both))
+    found = results["shapes"]
+    yield from [
+        "",
+        f"| in 2 MB pages, growth of {found['mib']:,} MB, `--min-used` | "
+        f"{' | '.join(map(str, LEAST))} |",
+        "|---|---|---|---|",
+    ]
+    for used, row in found["min_used"].items():
+        cells = (f"{covered(each):.1f} %, {growth(each):.1f} %" for each in row.values())
+        yield f"| {used} of each 512 pages touched | {' | '.join(cells)} |"
 
 
 def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -484,6 +511,22 @@ def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         found = results["shapes"][shape]
         grown = found["kib"][1] / found["kib"][0]
         yield f"where {touched} is touched: 2 MB pages, memory", f"{found['made']}, {grown:.3f}"
+    found = results["shapes"]["mixture"]
+    grown = found["kib"][1] / found["kib"][0]
+    yield (
+        "where the first half of every second 2 MB is touched, and all of the others",
+        f"{covered(found):.1f} % in 2 MB pages (66.7 % is full), {grown:.3f}",
+    )
+
+
+def covered(found: Mapping[str, Any]) -> float:
+    """Return the percentage of a heap in 2 MB pages."""
+    return float(100 * found["huge_kib"] / found["kib"][1])
+
+
+def growth(found: Mapping[str, Any]) -> float:
+    """Return the growth of a heap in percent."""
+    return float(100 * (found["kib"][1] / found["kib"][0] - 1))
 
 
 def khugepaged_rows(
@@ -509,6 +552,8 @@ def khugepaged_rows(
     yield f"{name} with the defaults of each", f"{ours:.0f} s", f"{theirs:.0f} s"
     yield f"{name} with `--cpu 100`", f"{slow['without_a_budget_s']:.1f} s", ""
     yield "memory, where half of each 2 MB is touched", "1.00", f"{slow['half_empty_grows']:.2f}"
+    name = f"{name}, filled before `enabled` was set to `always`; `scan_sleep_millisecs` 0"
+    yield name, "", f"{slow['late']['coverage_percent']:.0f} % after {slow['late']['s']} s"
 
 
 def measured(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bigheap MIB full|half|sixteenth [madvise] - random accesses to a heap, to measure their time.
+ * bigheap MIB full|half|mixture|sixteenth|N [madvise] - random accesses to a heap, to measure
+ * their time.
  *
- * Touches pages in random order: all of them, the first half of each 2 MB, or one in 16. With
- * madvise, it then asks for huge pages. Prints "ready", then a line four times a second:
+ * Touches pages in random order: all of them, the first half of each 2 MB, that of every second
+ * 2 MB and all of the others, one page in 16, or the first N pages of each 2 MB. With madvise, it then asks for huge pages. Prints "ready", then a line four times a second:
  * nanoseconds of an access to a touched page, and the longest 32 accesses in microseconds; one
  * access in four is a write. A wrong word in a page ends it with 1.
  */
@@ -31,7 +32,11 @@ static bool wanted(size_t page, const char *how)
 {
 	if (!strcmp(how, "half"))
 		return page % HUGE < HUGE / 2;
-	return strcmp(how, "sixteenth") || !(page % 16);
+	if (!strcmp(how, "mixture"))
+		return page % HUGE < HUGE / 2 || page / HUGE % 2;
+	if (!strcmp(how, "sixteenth"))
+		return !(page % 16);
+	return !strcmp(how, "full") || page % HUGE < strtoul(how, NULL, 10);
 }
 
 /* The next page depends on this one. All words but the first may be written. */
