@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`mmpolicy collapse` and DAMON's own collapse (DAMOS_COLLAPSE), in a guest with Linux 7.3.
+"""`mmpolicy collapse`, DAMON's own collapse (DAMOS_COLLAPSE) and khugepaged, with Linux 7.3.
 
-Both work on heaps of tests/workloads/bigheap.c that are full, or half empty in each 2 MB, while the
-program is stopped. DAMON watches its virtual memory, at the intervals of the kernel, with a scheme
-for regions of any size and access. The guest's CPU counts instructions as time. The table is in
-docs/compared.md.
+In a guest, each works on heaps of tests/workloads/bigheap.c that are full, or half empty in each
+2 MB, while the program is stopped. DAMON watches its virtual memory, at the intervals of the
+kernel, with a scheme for regions of any size and access; khugepaged never sleeps. The guest's CPU
+counts instructions as time. The table is in docs/compared.md.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from bench import with_table
-from bench.collapse import OFF, Heap, collapse, heap
+from bench.collapse import FAST, OFF, STOPPED, Heap, Khugepaged, by_khugepaged, collapse, heap
 from lab.guest import Guest
 from lab.machine import TREE
 from lab.programs import BenchError, ran, workload
 
 MIB, SERIES = 256, "7.3"
-SHAPES = ("full", "half")
+SHAPES = {"full": "used in full", "half": "half of each 2 MB used"}
+NAMES = {
+    "collapse": "`collapse --cpu 100`, with and without its start", "damon": "DAMON",
+    "khugepaged": "khugepaged, `scan_sleep_millisecs` 0",
+}  # fmt: skip
 STAT = Path("/sys/module/damon_stat/parameters/enabled")  # watches all memory, alone, from boot on
 KDAMONDS = Path("/sys/kernel/mm/damon/admin/kdamonds")
 WATCH_S, ENOUGH = 20, 99.0  # percent
@@ -71,17 +75,23 @@ def inside() -> dict[str, Any]:
         STAT.write_text("N")
     found = dict[str, Any]()
     for shape in SHAPES:
-        for who in ("collapse", "damon"):
-            with heap(MIB, shape, OFF) as one:
+        for who in NAMES:
+            told = (STOPPED, "madvise") if who == "khugepaged" else (OFF,)
+            with heap(MIB, shape, *told) as one:
                 one.stop()
-                before = one.memory()[0]
+                before, thread = one.memory()[0], Khugepaged()
+                begin, more = thread.cpu_s, {}
                 if who == "damon":
                     cpu_s = by_damon(one)
+                elif who == "khugepaged":
+                    by_khugepaged(one, FAST)
+                    cpu_s = thread.cpu_s - begin
                 else:
-                    cpu_s = collapse(one.pid, "--cpu", "100", "--max-stop", "1000").cpu_s
+                    done = collapse(one.pid, "--cpu", "100", "--max-stop", "1000")
+                    cpu_s, more = done.cpu_s, {"without_start_s": done.told["cpu_s"]}
                 after = one.memory()[0]
                 found[f"{shape} {who}"] = {
-                    "coverage": one.coverage, "memory": after / before, "cpu_s": cpu_s,
+                    "coverage": one.coverage, "memory": after / before, "cpu_s": cpu_s, **more,
                 }  # fmt: skip
     return found
 
@@ -90,14 +100,13 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
     """Yield the table of docs/compared.md."""
     yield f"| {MIB} MB | in 2 MB pages | memory, of before | instructions for each 2 MB made |"
     yield "|---|---|---|---|"
-    names = {"full": "used in full", "half": "half of each 2 MB used"}
-    both = {"collapse": "`collapse --cpu 100`, with its start", "damon": "DAMON"}
     for key, one in results.items():
         shape, who = key.split()
         made = one["coverage"] / 100 * one["memory"] * MIB / 2 * (0.5 if shape == "half" else 1)
-        each = f"{one['cpu_s'] * 1e3 / made:.2f} million" if made > 1 else "-"
+        times = (one[name] for name in ("cpu_s", "without_start_s") if name in one)
+        each = ", ".join(f"{each * 1e3 / made:.2f} million" for each in times) if made > 1 else "-"
         yield (
-            f"| {names[shape]}: {both[who]} | {one['coverage']:.1f} % | {one['memory']:.2f} | "
+            f"| {SHAPES[shape]}: {NAMES[who]} | {one['coverage']:.1f} % | {one['memory']:.2f} | "
             f"{each} |"
         )
 
