@@ -26,7 +26,7 @@ from lab.machine import TREE
 from lab.programs import BenchError, ran, workload
 
 MIB, SERIES = 256, "7.3"
-SHAPES = {"full": "used in full", "half": "half of each 2 MB used"}
+SHAPES = {"full": "full", "half": "half of each 2 MB"}
 NAMES = {
     "collapse": "`collapse --cpu 100`, with and without its start", "damon": "DAMON",
     "khugepaged": "khugepaged, `scan_sleep_millisecs` 0",
