@@ -22,6 +22,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -270,8 +271,7 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
     wrong = sum(each["wrong"] for sample in samples for each in sample["services"])
     yield from ["", f"Pages with wrong contents, in all samples: {wrong}."]
     if why := last["told"]["no_trim"]:
-        what, _, cause = why.partition(": ")
-        yield from ["Nothing could be given back here:", f"{what}", f"({cause})."]
+        yield from ["Nothing could be given back here:", *textwrap.wrap(f"{why}.", 96)]
 
 
 def added(states: Sequence[Mapping[str, int]]) -> State:
