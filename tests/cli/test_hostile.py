@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from mmpolicy.cli import main
 from mmpolicy.control.keys import CgroupBinding, ExperimentFile, Profile, Setting
 from mmpolicy.errors import Error
 from mmpolicy.host.disk import save_as
@@ -62,6 +65,27 @@ def test_names_on_the_command_line(host: Path, words: list[str]) -> None:
     before = snapshot(host, kept)
     assert "next: " in run(host, words)
     assert snapshot(host, kept) == before
+
+
+def numbers(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield each option that takes a number with bounds, after its verb."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from numbers(command, (*words, name))
+        elif command:
+            for each in command.params:
+                if isinstance(each.type, click.FloatRange):
+                    yield (*words, name, each.opts[0])
+
+
+def test_numbers_are_finite(host: Path) -> None:
+    """No bound holds for nan, so the verbs would work without their limits."""
+    found = [*numbers(main)]
+    assert ("collapse", "--max-stop") in found
+    for words in found:
+        for number in ("nan", "inf"):
+            assert f"Invalid value for '{words[-1]}'" in run(host, [*words, number])
 
 
 @pytest.mark.parametrize(

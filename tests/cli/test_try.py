@@ -34,6 +34,7 @@ from mmpolicy.verbs.try_service import Answer, next_step, runnable
 from .fakes import THP, Clock, FakeTree, Run
 from .sparse import SHRINK, SPLIT, count, make_sparse, make_thp, pressure
 from .test_calibrate import keep
+from .test_cgroups import V1, version_1
 
 MIB = 1024
 REST = Seen(
@@ -97,6 +98,23 @@ def test_candidates_by_their_gain() -> None:
     assert judged(**WASTE, **{**BUSY, "gain": 30.0})[1] == [*both[2:], *both[:2]]
     stalls: dict[str, Any] = {"stalled": 2.0, "compactions": 9.0}
     assert judged(freed_kib=100 * MIB, **stalls)[1] == ["madv-free", "thp-gfp"]
+
+
+@pytest.mark.parametrize("target", ["--host", "--unit web.service"])
+def test_without_systemd(run: Run, target: str) -> None:
+    """The command that is proposed in place of the trial has options that there are."""
+    here = replace(HERE, target=target, systemd=False)
+    found = {each.name: each for each in judge(replace(REST, **BUSY), here)[2]}
+    words = shlex.split(found["thp-sizes"].commands[0])
+    result = run(*words[1:], "--help")
+    assert (words[1:3], result.code) == (["ab", "run"], 0), result.err
+
+
+def test_faults_of_a_cgroup_below(tree: FakeTree) -> None:
+    """With cgroup v1, pgfault is of the cgroup alone, and total_pgfault of those below, too."""
+    path = version_1(tree)
+    tree.put(f"{V1}{path}/memory.stat", "pgfault 3\ntotal_pgfault 500")
+    assert try_look.counters_of(tree, path)["faults"] == 500.0
 
 
 def test_a_host_that_cannot() -> None:

@@ -295,7 +295,8 @@ def _try(candidate: str, here: Here) -> tuple[str, ...]:
 def _own_sizes(seen: Seen, here: Here) -> Candidate:
     run, undo = f"mmpolicy try {here.target} --candidate {SIZES}", BACK
     if not here.systemd:
-        run = f"mmpolicy ab run --preset {SIZES} {here.target} --yes"
+        where = "" if here.target == "--host" else f" {here.target}"
+        run = f"mmpolicy ab run --preset {SIZES}{where} --yes"
         undo = "mmpolicy ab stop while it runs; README.md has the commands that keep the sizes"
     return Candidate(
         SIZES,

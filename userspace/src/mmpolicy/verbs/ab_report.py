@@ -14,7 +14,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import save_as
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_plan import UNJUDGED
-from mmpolicy.verbs.options import FILE, json_option, margin_option
+from mmpolicy.verbs.options import FILE, Number, json_option, margin_option
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report.report import Report
@@ -67,11 +67,11 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
     help="Number of hosts that run the experiment.",
 )
 @click.option(
-    "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
+    "--detect", type=Number(min=0.01), default=5.0, show_default=True,
     metavar="PERCENT", help="The mean change to find, in percent.",
 )  # fmt: skip
 @click.option(
-    "--differ", type=click.FloatRange(min=0), metavar="PERCENT",
+    "--differ", type=Number(min=0), metavar="PERCENT",
     help="Standard deviation of the change between hosts, in percent.  [default: half of --detect]",
 )  # fmt: skip
 @json_option
@@ -99,7 +99,7 @@ def plan(
 @click.argument("file", type=FILE)
 @click.option("--html", type=FILE, metavar="FILE", help="Also write one HTML file with plots.")
 @click.option(
-    "--detect", type=click.FloatRange(min=0.01), default=5.0, show_default=True,
+    "--detect", type=Number(min=0.01), default=5.0, show_default=True,
     metavar="PERCENT", help="Print how many pairs find a change of this percentage.",
 )  # fmt: skip
 @margin_option

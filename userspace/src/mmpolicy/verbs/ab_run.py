@@ -46,6 +46,7 @@ from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.options import (
     FILE,
     Levels,
+    Number,
     Preset,
     Seconds,
     complete_cgroup,
@@ -251,7 +252,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @click.option("--duration", type=Seconds(), help="Length of the whole run, instead of --pairs.")
 @click.option(
-    "--detect", type=click.FloatRange(min=0.01), metavar="PERCENT",
+    "--detect", type=Number(min=0.01), metavar="PERCENT",
     help="Run as many pairs as are needed to find a change of this size.",
 )  # fmt: skip
 @click.option(
@@ -260,7 +261,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 )  # fmt: skip
 @margin_option
 @click.option(
-    "--detect-rare", "rare", type=click.FloatRange(0.1, 50), metavar="PERCENT",
+    "--detect-rare", "rare", type=Number(0.1, 50), metavar="PERCENT",
     help=(
         "Run enough pairs to see an event that happens in this percentage of the blocks, "
         "such as a stall."

@@ -27,7 +27,15 @@ from mmpolicy.memory.follow import Follower
 from mmpolicy.render import as_json, emit, progress_line
 from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.in_force import in_force
-from mmpolicy.verbs.options import FILE, Seconds, completer, dry_run_option, json_option, pass_host
+from mmpolicy.verbs.options import (
+    FILE,
+    Number,
+    Seconds,
+    completer,
+    dry_run_option,
+    json_option,
+    pass_host,
+)
 
 if TYPE_CHECKING:
     from mmpolicy.bench.result import Result
@@ -166,11 +174,11 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     help="Runs of each arm, in rounds of random order.",
 )  # fmt: skip
 @click.option(
-    "--detect", type=click.FloatRange(min=0.1), metavar="PERCENT",
+    "--detect", type=Number(min=0.1), metavar="PERCENT",
     help="Instead of --runs: as many runs as find a change of this size with 80 % probability.",
 )  # fmt: skip
 @click.option(
-    "--precision", "within", type=click.FloatRange(min=0.1), metavar="PERCENT",
+    "--precision", "within", type=Number(min=0.1), metavar="PERCENT",
     help="Instead of --runs: run until the median of each ratio is known to this precision.",
 )  # fmt: skip
 @click.option(

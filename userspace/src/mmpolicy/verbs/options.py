@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -71,6 +72,18 @@ class Preset(click.Choice):
         return names()
 
 
+class Number(click.FloatRange):
+    """A parameter type: a number within bounds; nan and infinity are refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"'{value}' is not a finite number", param, ctx)
+        return number
+
+
 class Seconds(click.ParamType):
     """A parameter type: a duration such as 30, 30s, 10m or 2h."""
 
@@ -125,17 +138,17 @@ profile_option = click.option(
 )  # fmt: skip
 point_argument = click.argument("point", required=False, shell_complete=complete_point)
 margin_option = click.option(
-    "--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), metavar="PERCENT",
+    "--margin", type=Number(0, 100, min_open=True, max_open=True), metavar="PERCENT",
     help="Margin: test whether the treatment is worse by less than this.",
 )  # fmt: skip
 
 hold_option = click.option(
-    "--hold", "hold_ms", type=click.FloatRange(min=0.1), default=LIMIT_S * 1000,
+    "--hold", "hold_ms", type=Number(min=0.1), default=LIMIT_S * 1000,
     show_default=True, metavar="MS",
     help="How long one read may block mmap() and munmap() of a process.",
 )  # fmt: skip
 
-Percent = partial(click.FloatRange, max=100)
+Percent = partial(Number, max=100)
 min_empty_option = click.option(
     "--min-empty", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
     help="Split only folios of which at least PERCENT is empty.",
@@ -158,7 +171,7 @@ def max_pressure_option(reaction: str) -> Callable[[F], F]:
 def max_stop_option(reaction: str) -> Callable[[F], F]:
     """Return the option --max-stop, the limit for one collapse; `reaction` begins its help text."""
     return click.option(
-        "--max-stop", type=click.FloatRange(min=0, min_open=True), default=20.0,
+        "--max-stop", type=Number(min=0, min_open=True), default=20.0,
         show_default=True, metavar="MS",
         help=f"{reaction} one collapse takes longer than this here.",
     )  # fmt: skip

@@ -40,6 +40,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import as_json, emit, show_live, table
 from mmpolicy.verbs.options import (
+    Number,
     complete_cgroup,
     complete_pid,
     hold_option,
@@ -129,7 +130,7 @@ def print_json(lines: Iterator[str]) -> None:
 
 
 interval_option = click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=1.0, show_default=True,
+    "--interval", type=Number(min=0.1), default=1.0, show_default=True,
     metavar="SECONDS", help="Time between two prints.",
 )  # fmt: skip
 

@@ -26,7 +26,7 @@ from mmpolicy.memory.reach import excepted, reach_of
 from mmpolicy.memory.survey import FIGURES, Row, Survey
 from mmpolicy.memory.trim import check_possible
 from mmpolicy.render import as_json, emit, show_live
-from mmpolicy.verbs.options import complete_cgroup, json_option
+from mmpolicy.verbs.options import Number, complete_cgroup, json_option
 from mmpolicy.verbs.stats import print_json
 from mmpolicy.verbs.top_screen import (
     Terminal,
@@ -82,11 +82,11 @@ def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
 )  # fmt: skip
 @click.option("-n", "--number", type=click.IntRange(min=1), metavar="N", help="End after N prints.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.1), default=5.0, show_default=True,
+    "--interval", type=Number(min=0.1), default=5.0, show_default=True,
     metavar="SECONDS", help="Time between two prints.",
 )  # fmt: skip
 @click.option(
-    "--cpu", type=click.FloatRange(min=0.1, max=100), metavar="PERCENT",
+    "--cpu", type=Number(min=0.1, max=100), metavar="PERCENT",
     help=f"The CPU budget in percent of one CPU; by default {CPU:g}, with -n 1 {CPU_ONCE:g}.",
 )  # fmt: skip
 @click.option("--read-only", is_flag=True, help="On the screen, do not offer to give memory back.")

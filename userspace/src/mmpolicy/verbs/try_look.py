@@ -88,7 +88,8 @@ def counters_of(tree: Tree, path: str) -> dict[str, float]:
     for folder in cgroup_folders(tree, path):
         for name, (file, key) in COUNTERS.items():
             if tree.exists(f"{folder}/{file}"):
-                value = read_stat(tree, f"{folder}/{file}").get(key, "")
+                stat = read_stat(tree, f"{folder}/{file}")
+                value = stat.get(f"total_{key}", stat.get(key, ""))  # total: below, on version 1
                 if value.isdigit():
                     found.setdefault(name, float(value))
         pressure = f"{folder}/memory.pressure"
