@@ -176,7 +176,7 @@ HOSTILE = {
         '__type(value, __u32); } others SEC(".maps");',
     ),
     # The policy
-    "name_of_another": Hostile("of that name", more=', .name = "never"'),
+    "name_of_another": Hostile("of this name", more=', .name = "never"'),
     "name_stock": Hostile("name", more=', .name = "stock"'),
     "name_empty": Hostile("name", more=', .name = ""'),
     "name_a_path": Hostile("name", more=', .name = "../x"'),
@@ -218,7 +218,7 @@ HOSTILE = {
         + "MMP_POLICY(second, .order = (void *)order, .max_order = 4);\n",
     ),
     "another_program": Hostile(
-        "are not policies",
+        "do not belong to a policy",
         before='SEC("tracepoint/syscalls/sys_exit_brk") int t(void *c) { return 0; }'
     ),
     "other_struct_ops": Hostile(

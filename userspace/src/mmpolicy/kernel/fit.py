@@ -88,9 +88,9 @@ class Point:
         for one in need.ones:
             found = self.btf.prototype(one.name) if need.row != "VARIABLE" else None
             if found in {other.kind for other in need.ones}:
-                return f"the function {one.name} was not found in the kernel"
+                return f"{one.name} was not found"
             if found:
-                return f"the function {one.name} of this kernel has another prototype: {found}"
+                return f"{one.name} has become {found}"
         names = " or ".join(dict.fromkeys(one.name for one in need.ones))
         return f"the kernel has no {'variable' if need.row == 'VARIABLE' else 'function'} {names}"
 
@@ -100,11 +100,8 @@ class Point:
         if found is None:
             return f"the kernel has no structure {need.structure}"
         if one.name not in found:
-            return f"the structure {need.structure} of this kernel has no {one.kind} {one.name}"
-        return (
-            f"the member {need.structure}.{one.name} of this kernel has another type: "
-            f"{found[one.name][0]}"
-        )
+            return f"{need.structure} has no {one.kind} {one.name}"
+        return f"{need.structure}.{one.name} has become {found[one.name][0]}"
 
 
 def _all_points(needs: Iterable[Need]) -> list[str]:
@@ -118,14 +115,12 @@ def _ruled_out(kernel: Kernel) -> str:
     if kernel.hooks:
         return ""
     missing = (why for name, why in WITHOUT.items() if not kernel.has(name))
-    if why := next(
-        missing, "" if kernel.btf else "the module needs a kernel with BTF (CONFIG_DEBUG_INFO_BTF)"
-    ):
+    if why := next(missing, "" if kernel.btf else "needs a kernel with BTF"):
         return why
     structure, member = DIRECT
     members = kernel.btf.members(structure) if kernel.btf else None
     if members is not None and member not in members:
-        return "the module needs the register_ftrace_direct() of Linux 6.4 and newer"
+        return "needs the register_ftrace_direct() of Linux 6.4 and newer"
     return ""
 
 
