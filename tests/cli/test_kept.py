@@ -10,6 +10,7 @@ import errno
 import multiprocessing
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -149,6 +150,14 @@ def test_a_full_output_is_told_in_one_line(tree: FakeTree, words: list[str]) -> 
         done = subprocess.run(command(tree, *words), stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert "ENOSPC" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output(tree: FakeTree, closed: str) -> None:
+    """It is as if it were /dev/null."""
+    words = shlex.join(command(tree, "list"))
+    done = subprocess.run(["sh", "-c", f"{words} {closed}"], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reader_that_goes_away_ends_it_as_other_commands(tree: FakeTree) -> None:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from errno import ENOSPC
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -112,6 +113,9 @@ class Verbs(Group):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
         """Run as click does, but print any error as one or two lines, or as JSON."""
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # it was closed when this command started
+                setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (until the end)
         words = list(sys.argv[1:] if args is None else args)
         run: Callable[..., Any] = super().main
         if not more.get("standalone_mode", True):
