@@ -20,7 +20,7 @@ looks() { # COMMAND...
 	"$@" >/dev/null
 	"$@" thp >/dev/null
 	"$@" top -n 1 --interval 1 >/dev/null
-	says "one mark: 4 kB" "$@" map $$
+	says "one character: 4 kB" "$@" map $$
 	says "FOLIO" "$@" map $$
 	says "What works here" "$@" doctor
 	says "EMPTY_KIB|debugfs|lockdown" "$@" trim --pid $$ --dry-run
