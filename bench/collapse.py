@@ -95,6 +95,10 @@ class Heap:
         """Let the program run for a while, and return the output."""
         self.go_on()
         time.sleep(0.5)  # skip the line in which it was stopped
+        return self.watch(seconds)
+
+    def watch(self, seconds: float) -> list[Line]:
+        """Return the output of the time from now on."""
         begin = time.monotonic()
         time.sleep(seconds)
         return self.between(begin, time.monotonic())
@@ -242,9 +246,7 @@ def speed(lines: Sequence[Line]) -> float:
 def reads(mib: int) -> dict[str, Any]:
     """Collapse at the default budget while the program goes on."""
     with heap(mib, "full", OFF) as small, thp_settings(OFF):
-        begin = time.monotonic()
-        time.sleep(10)
-        before, anon = speed(small.between(begin, time.monotonic())), small.memory()[0]
+        before, anon = speed(small.watch(10)), small.memory()[0]
         begin = time.monotonic()
         done = collapse(small.pid)
         third = (time.monotonic() - begin) / 3
@@ -262,15 +264,11 @@ def reads(mib: int) -> dict[str, Any]:
 def fast(mib: int) -> dict[str, Any]:
     """Collapse without a budget, and compare with a heap that had 2 MB pages from the start."""
     with heap(mib, "full", OFF) as small, thp_settings(OFF):
-        begin = time.monotonic()
-        time.sleep(5)
-        before = speed(small.between(begin, time.monotonic()))
+        before = speed(small.watch(5))
         begin = time.monotonic()
         done = collapse(small.pid, "--cpu", "100")
         lines = small.between(begin, time.monotonic())
-        begin = time.monotonic()
-        time.sleep(5)
-        after = speed(small.between(begin, time.monotonic()))
+        after = speed(small.watch(5))
         small.stop()
         with heap(mib, "full", ALWAYS) as huge:
             huge.stop()
@@ -500,7 +498,7 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
         "|---|---|---|---|",
     ]
     for used, row in found["min_used"].items():
-        cells = (f"{covered(each):.1f} %, {growth(each):.1f} %" for each in row.values())
+        cells = (f"{covered(each):.1f} %, {100 * (grown(each) - 1):.1f} %" for each in row.values())
         yield f"| {used} of each 512 pages touched | {' | '.join(cells)} |"
 
 
@@ -526,13 +524,12 @@ def heap_rows(results: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     names = {"half": "the first half of each 2 MB", "sixteenth": "one page in 16"}
     for shape, touched in names.items():
         found = results["shapes"][shape]
-        grown = found["kib"][1] / found["kib"][0]
-        yield f"where {touched} is touched: 2 MB pages, memory", f"{found['made']}, {grown:.3f}"
+        values = f"{found['made']}, {grown(found):.3f}"
+        yield f"where {touched} is touched: 2 MB pages, memory", values
     found = results["shapes"]["mixture"]
-    grown = found["kib"][1] / found["kib"][0]
     yield (
         "where the first half of every second 2 MB is touched, and all of the others",
-        f"{covered(found):.1f} % in 2 MB pages (66.7 % is full), {grown:.3f}",
+        f"{covered(found):.1f} % in 2 MB pages (66.7 % is full), {grown(found):.3f}",
     )
 
 
@@ -541,9 +538,9 @@ def covered(found: Mapping[str, Any]) -> float:
     return float(100 * found["huge_kib"] / found["kib"][1])
 
 
-def growth(found: Mapping[str, Any]) -> float:
-    """Return the growth of a heap in percent."""
-    return float(100 * (found["kib"][1] / found["kib"][0] - 1))
+def grown(found: Mapping[str, Any]) -> float:
+    """Return the memory of a heap after the collapse, as a ratio of that before."""
+    return float(found["kib"][1] / found["kib"][0])
 
 
 def khugepaged_rows(

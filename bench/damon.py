@@ -79,11 +79,12 @@ def inside() -> dict[str, Any]:
             told = (STOPPED, "madvise") if who == "khugepaged" else (OFF,)
             with heap(MIB, shape, *told) as one:
                 one.stop()
-                before, thread = one.memory()[0], Khugepaged()
-                begin, more = thread.cpu_s, {}
+                before, more = one.memory()[0], {}
                 if who == "damon":
                     cpu_s = by_damon(one)
                 elif who == "khugepaged":
+                    thread = Khugepaged()
+                    begin = thread.cpu_s
                     by_khugepaged(one, FAST)
                     cpu_s = thread.cpu_s - begin
                 else:

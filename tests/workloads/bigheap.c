@@ -4,9 +4,10 @@
  * their time.
  *
  * Touches pages in random order: all of them, the first half of each 2 MB, that of every second
- * 2 MB and all of the others, one page in 16, or the first N pages of each 2 MB. With madvise, it then asks for huge pages. Prints "ready", then a line four times a second:
- * nanoseconds of an access to a touched page, and the longest 32 accesses in microseconds; one
- * access in four is a write. A wrong word in a page ends it with 1.
+ * 2 MB and all of the others, one page in 16, or the first N pages of each 2 MB. With madvise, it
+ * then asks for huge pages. Prints "ready", then a line four times a second: nanoseconds of an
+ * access to a touched page, and the longest 32 accesses in microseconds; one access in four is a
+ * write. A wrong word in a page ends it with 1.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>
