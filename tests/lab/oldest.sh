@@ -30,7 +30,7 @@ looks() { # COMMAND...
 
 python3 --version
 looks python3 mmpolicy.pyz
-says "needs the Python library numpy" python3 mmpolicy.pyz bench -- true
+says "this command needs the Python library numpy" python3 mmpolicy.pyz bench -- true
 python3 -m venv v
 v/bin/pip install --quiet --quiet --quiet --no-index --find-links wheels "$(echo ./*.whl)[ab]"
 looks v/bin/mmpolicy
