@@ -350,7 +350,7 @@ def test_what_is_said_of_knobs(tree: FakeTree) -> None:
     assert choices(tree, f"{VM}/lowmem_reserve_ratio") == ["256\t256\t32"]
     assert checked(found) == found
     with pytest.raises(
-        ValueError, match=("'/sys/kernel/mm/transparent_hugepages' is not a knob of the kernel")
+        ValueError, match="'/sys/kernel/mm/transparent_hugepages' is not a knob of the kernel"
     ):
         checked([*found, f"{THP}s"])
     tree.remove(THP)

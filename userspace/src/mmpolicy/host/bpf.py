@@ -166,10 +166,8 @@ def why(done: Done, file: str, seconds: float) -> Error:
             "mmpolicy policy list shows the loaded policies; mmpolicy policy load loads a new one"
         )
         return Error(
-            (
-                f"{what}: no policy with the name of this one is pinned in {PINS}, so there is "
-                "none to replace"
-            ),
+            f"{what}: no policy with the name of this one is pinned in {PINS}, so there is "
+            "none to replace",
             Exit.USAGE,
             hint,
             number,

@@ -58,10 +58,8 @@ def _command_line(tree: Tree) -> Iterator[Trap]:
         text += f" {THP}/enabled has no effect on 2 MB pages"
         yield Trap(
             text,
-            (
-                "add 2M:inherit to thp_anon= on the command line of the kernel; until then, "
-                f"echo inherit >{PMD}"
-            ),
+            "add 2M:inherit to thp_anon= on the command line of the kernel; until then, "
+            f"echo inherit >{PMD}",
         )
 
 
@@ -92,10 +90,8 @@ def _tuned(tree: Tree) -> Iterator[Trap]:
         )
         yield Trap(
             text,
-            (
-                f"echo inherit >{THP}/hugepages-SIZEkB/enabled turns a size off; leave it "
-                "where always is wanted"
-            ),
+            f"echo inherit >{THP}/hugepages-SIZEkB/enabled turns a size off; leave it "
+            "where always is wanted",
         )
 
 

@@ -303,45 +303,36 @@ class Kind(NamedTuple):
 
 KINDS = {
     "prctl": Kind(
-        (
-            "as the process has forbidden large folios for all of its memory (prctl "
-            "PR_SET_THP_DISABLE)"
-        ), _prctl,
-        (
-            "find out what calls prctl(): the program, a library, MemoryTHP= of its "
-            "systemd unit, or a parent process from which it is inherited"
-        ), "itself",
+        "as the process has forbidden large folios for all of its memory (prctl "
+        "PR_SET_THP_DISABLE)",
+        _prctl,
+        "find out what calls prctl(): the program, a library, MemoryTHP= of its "
+        "systemd unit, or a parent process from which it is inherited",
+        "itself",
     ),
     "except_advised": Kind(
-        (
-            "as the process has forbidden large folios for memory that does not ask for "
-            "them (PR_THP_DISABLE_EXCEPT_ADVISED)"
-        ),
+        "as the process has forbidden large folios for memory that does not ask for "
+        "them (PR_THP_DISABLE_EXCEPT_ADVISED)",
         lambda clues, _: [(f"MemoryTHP=madvise of {clues.unit}",
                            f"systemctl edit {clues.unit}, and restart it")]
         if clues.memory_thp == "madvise" else (),
-        (
-            "look at MemoryTHP= of its systemd unit (systemd 260), or at a parent process "
-            "from which it is inherited"
-        ), "unit",
+        "look at MemoryTHP= of its systemd unit (systemd 260), or at a parent process "
+        "from which it is inherited",
+        "unit",
     ),
     "nohugepage": Kind(
         "as the program refuses large folios there (MADV_NOHUGEPAGE)", _refused,
         "look for an option of the program or of its allocator", "itself",
     ),
     "advised": Kind(
-        (
-            "as the program asks for huge pages there (MADV_HUGEPAGE), for which the "
-            "kernel decides"
-        ), _asked,
-        OVERRIDE,
+        "as the program asks for huge pages there (MADV_HUGEPAGE), for which the "
+        "kernel decides",
+        _asked, OVERRIDE,
     ),
     "userfaultfd": Kind(
         "as a userfaultfd serves its faults", _none,
-        (
-            "none until the migration (postcopy), the snapshot or the restore of a "
-            "checkpoint has ended"
-        ),
+        "none until the migration (postcopy), the snapshot or the restore of a "
+        "checkpoint has ended",
         "uffd",
     ),
     "hugetlb": Kind(

@@ -111,11 +111,10 @@ def _check(host: Host, cpus: int) -> None:
 
 def _ask_for(cpus: int, agreed: bool) -> None:
     click.echo(
-        (
-            f"this takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each "
-            "of them; it ends early if tasks wait for memory"
-        ), err=True,
-    )  # fmt: skip
+        f"this takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each "
+        "of them; it ends early if tasks wait for memory",
+        err=True,
+    )
     ask(agreed)
 
 
@@ -155,10 +154,7 @@ def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None
     cpus = sorted(os.sched_getaffinity(0))
     if not all(host.tree.writable(path) for path in sizes.values()):
         raise Error(
-            (
-                "--all-cpus changes the folio sizes of the kernel while it measures, which "
-                "needs root"
-            ),
+            "--all-cpus changes the folio sizes of the kernel while it measures, which needs root",
             Exit.DENIED,
             "run the command as root",
         )

@@ -87,10 +87,8 @@ def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | No
         entry = record(host.tree, command_name(), done, note, begun)
     except Error as err:
         click.echo(
-            (
-                "mmpolicy: the change is made, but not in the journal, so mmpolicy revert will "
-                f"not know it: {err.message}"
-            ),
+            "mmpolicy: the change is made, but not in the journal, so mmpolicy revert will "
+            f"not know it: {err.message}",
             err=True,
         )
         return

@@ -183,10 +183,8 @@ def show_program(host: Host, name: str, live: bool, count: int | None, want_json
     if live:
         if not data["profiles"]:
             click.echo(
-                (
-                    "note: no profile uses this policy, so it is not called; to use it: "
-                    f"mmpolicy set {program.point} {name}"
-                ),
+                "note: no profile uses this policy, so it is not called; to use it: "
+                f"mmpolicy set {program.point} {name}",
                 err=True,
             )
         _show_told(host.tree, name, count, want_json)

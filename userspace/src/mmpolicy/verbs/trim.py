@@ -283,7 +283,7 @@ def _trim(
         raise Error(
             text,
             Exit.FAILED,
-            ("/proc/pressure/memory shows the pressure; trim again later, or raise --max-pressure"),
+            "/proc/pressure/memory shows the pressure; trim again later, or raise --max-pressure",
         )
     _check_done(sum(row.empty_kib - row.left_kib.get("pinned", 0) for row in rows), rows)
 

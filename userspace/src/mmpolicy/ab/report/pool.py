@@ -365,10 +365,8 @@ def _check_own(runs: Sequence[HostRun]) -> None:
                 "leave one of the two files out, and give each host an /etc/machine-id of its own"
             )
             raise Error(
-                (
-                    f"{text}: they assigned the arms by the same random choices, so they do "
-                    "not count as two hosts"
-                ),
+                f"{text}: they assigned the arms by the same random choices, so they do "
+                "not count as two hosts",
                 Exit.USAGE,
                 hint,
             )

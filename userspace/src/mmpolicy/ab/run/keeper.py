@@ -47,10 +47,8 @@ class Keeper:
             raise Error(
                 text,
                 Exit.FAILED,
-                (
-                    'set the knobs in that file to their values under "before" by hand, '
-                    "then remove the file"
-                ),
+                'set the knobs in that file to their values under "before" by hand, '
+                "then remove the file",
             ) from err
         return keeper
 

@@ -82,10 +82,8 @@ class PolicyArms:
             raise Error(
                 text,
                 Exit.LACKING,
-                (
-                    "install the module of the same version as the command, then mmpolicy "
-                    "unload, mmpolicy load"
-                ),
+                "install the module of the same version as the command, then mmpolicy "
+                "unload, mmpolicy load",
             )
         if self.before[ENABLED] != "0":
             hint = f"mmpolicy ab stop ends it; if no process runs it: echo 0 >{ENABLED.path}"
@@ -94,10 +92,8 @@ class PolicyArms:
             if Profile(profile) in self.before:
                 hint = f"if no experiment runs: mmpolicy profile delete {profile}"
                 raise Error(
-                    (
-                        f"the profile {profile}, which an experiment creates for its arms, "
-                        "exists already"
-                    ),
+                    f"the profile {profile}, which an experiment creates for its arms, "
+                    "exists already",
                     Exit.FAILED,
                     hint,
                 )

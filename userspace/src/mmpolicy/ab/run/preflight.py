@@ -111,10 +111,8 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
             raise Error(
                 text,
                 Exit.USAGE,
-                (
-                    "look at cgroup.controllers of these cgroups: the controller of the file "
-                    "must be in it"
-                ),
+                "look at cgroup.controllers of these cgroups: the controller of the file "
+                "must be in it",
             )
         if having[source.text] < len(units):
             without = len(units) - having[source.text]
