@@ -7,11 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from mmpolicy import tomllib
+
 from .fakes import FakeTree
 
+TREE = Path(__file__).parents[2]
 LIBRARIES = {
     "rich",
     "tomli_w",
@@ -66,3 +70,31 @@ def test_libraries(tree: FakeTree, words: list[str], needed: set[str]) -> None:
     if words != ["--help"]:
         verbs = {name for name in found if name.startswith("mmpolicy.verbs.")} - SHARED
         assert len(verbs) <= 5  # the verb itself, its options and its output
+
+
+SCRIPTS = tomllib.loads((TREE / "userspace/pyproject.toml").read_text())["project"]["scripts"]
+NAME, _, FUNCTION = SCRIPTS["mmpolicy"].partition(":")
+KILL = "import os, signal\ndef kill(*_): os.kill(os.getpid(), signal.SIGINT)\n"
+MOMENTS = {
+    "import": "kill()",
+    "callback": "type('Old', (), {'__del__': kill})()",  # Python prints and ignores an exception
+    "ignored": "signal.signal(signal.SIGINT, signal.SIG_IGN); kill(); raise SystemExit(7)",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["-m", "mmpolicy"], ["-c", f"from {NAME} import {FUNCTION}; {FUNCTION}()"]],
+    ids=["module", "script"],
+)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_during_the_imports(tmp_path: Path, words: list[str], moment: str) -> None:
+    """The command ends with 130 and prints no traceback."""
+    (tmp_path / "click.py").write_text(f"{KILL}{MOMENTS[moment]}\nimport time; time.sleep(60)\n")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
+        capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    ended = (7, "") if moment == "ignored" else (130, "mmpolicy: interrupted\n")
+    assert (done.returncode, done.stderr) == ended

@@ -97,7 +97,7 @@ make_zipapp() {
 	"${pip[@]}" --target "$1/app" --no-deps "$1"/dist/*.whl
 	rm -rf "$1/app/bin" "$1/app/share"
 	"$VENV/bin/python" -m zipapp --compress --python '/usr/bin/env python3' \
-		--main mmpolicy.cli:main --output "$1/dist/mmpolicy.pyz" "$1/app"
+		--main mmpolicy.__main__:main --output "$1/dist/mmpolicy.pyz" "$1/app"
 }
 
 # The command with the oldest Python that it takes, as one installs it there: from the wheel, and as

@@ -1,8 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Entry point of `python -m mmpolicy`."""
+"""Entry point of the command, as `mmpolicy` and as `python -m mmpolicy`.
+
+The imports take most of the start-up time, so Ctrl-C during them must not print a traceback.
+"""
 
 from __future__ import annotations
 
-from mmpolicy.cli import main
+import os
 
-main(prog_name="mmpolicy")
+INTERRUPTED = 130  # exit code: 128 and SIGINT
+
+
+def _end(_number: int = 0, _frame: object = None) -> None:
+    """End this process at once; nothing has been changed."""
+    os.write(2, b"mmpolicy: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def _run() -> None:
+    import signal  # imported here, as main() must be at work first
+
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:  # a shell lets background jobs ignore the signal
+        # not an exception, which Python prints and ignores in some callbacks of an import
+        signal.signal(signal.SIGINT, _end)
+    from mmpolicy.cli import main as command
+
+    signal.signal(signal.SIGINT, usual)
+    command(prog_name="mmpolicy")
+
+
+def main() -> None:
+    """Import the command, and run it."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before or after click handles it
+        _end()
+
+
+if __name__ == "__main__":
+    main()
