@@ -450,9 +450,11 @@ def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int]
         found["except_advised"] = excepted
     unknown = []
     if dark >= MUCH_KIB:
-        stop = f"would block mmap() of the process for more than {space.holds.limit_s * 1000:g} ms"
+        limit_ms, smaps = space.holds.limit_s * 1000, f"/proc/{space.pid}/smaps"
         unknown.append(
-            f"the madvise() flags of {dark >> 10} MiB, as reading /proc/PID/smaps {stop}"
+            f"the madvise() flags of {dark >> 10} MiB, as reading {smaps} would block mmap() of "
+            f"the process for more than {limit_ms:g} ms; where that does no harm, "
+            f"grep VmFlags {smaps} shows them: hg is MADV_HUGEPAGE, nh MADV_NOHUGEPAGE"
         )
     return found, unknown
 
