@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from errno import EACCES, EAGAIN, EBUSY, EINVAL, ENOMEM, EPERM, ESRCH
+from functools import partial
 
 import pytest
 
@@ -421,6 +422,23 @@ def test_processes_that_end(run: Run, tree: FakeTree, advice: FakeAdvice) -> Non
     rows = {row["pid"]: row for row in data["processes"]}
     assert (rows[20]["made_kib"], rows[22]["made_kib"]) == (4 * MIB, 4 * MIB)
     assert (rows[20]["after_kib"], rows[22]["after_kib"]) == (4 * MIB, None)
+    assert data["notes"] == ["note: process 22 (postgres) ended during the run, or called exec()"]
+
+
+def test_a_process_that_ends_is_named(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    make_heap(tree, ["full"] * 3)
+    advice.refusals = {address(2): ESRCH}
+    result = run("collapse", "--pid", "20")
+    assert result.code == 0
+    table, *_, note = result.out.splitlines()[1:]
+    assert table.split()[3:5] == ["->", "ended"]
+    assert note == "note: process 20 (postgres) ended during the run, or called exec()"
+    make_heap(tree, ["full"] * 3)
+    advice.refusals = {address(0): EAGAIN}
+    advice.before = partial(tree.remove, "/proc/20/maps")  # type: ignore[method-assign]
+    assert run("collapse", "--pid", "20").out.splitlines()[-1] == note
+    make_heap(tree, ["full"] * 3)
+    assert " ended" not in run("collapse", "--pid", "20", "--dry-run").out
 
 
 @pytest.mark.parametrize("number", [EPERM, EACCES])

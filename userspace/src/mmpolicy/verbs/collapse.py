@@ -273,7 +273,7 @@ def _plan(
             yield f"pid {each['pid']}, address {each['start']}: {each['blocks']} ranges of 2 MB"
         if len(areas) > SHOWN:
             yield f"and {len(areas) - SHOWN} more areas; --json has all"
-        yield from _table(list(rows.values()), "WOULD_MAKE_MIB")
+        yield from _table(list(rows.values()), "WOULD_MAKE_MIB", "-")
         yield _cost(host, given, blocks, one_s) if blocks else "there is nothing to collapse"
         yield from _left(skipped)
         yield from _more(data)
@@ -314,11 +314,14 @@ def _collapse(
     took = host.clock() - began
     done = collapser.done
     _after(rows, targets, done)
-    notes = (
-        []
-        if pressure.known
-        else ["note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"]
-    )
+    notes = [
+        f"note: process {row.pid} ({row.name}) ended during the run, or called exec()"
+        for row in rows.values() if row.after_kib is None
+    ]  # fmt: skip
+    if not pressure.known:
+        notes.append(
+            "note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"
+        )
     data = {
         "dry_run": False, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],
         "skipped_kib": _skipped(before, done.skipped), "one_collapse_ms": round(one_s * 1000, 2),
@@ -372,14 +375,15 @@ def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None
             now = targets[pid].look()
         except Error:  # the process has ended
             continue
-        if pid not in done.ended and now.pages:
+        if pid not in done.ended and now.pages:  # exec() leaves the former memory without pages
             row.after_kib, row.after_huge_kib = _kib(now.pages), _kib(now.huge)
 
 
-def _table(rows: list[Row], made: str) -> list[str]:
+def _table(rows: list[Row], made: str, later: str) -> list[str]:
+    """Return the table; `later` is the text for a process without memory after the run."""
     header = ("PID", "NAME", "ANON_KIB", "", "NOW_KIB", "IN_2MB", "", "NOW", made, "GROWTH_KIB")
     return table(header, [
-        (row.pid, row.name, row.before_kib, "->", "-" if row.after_kib is None else row.after_kib,
+        (row.pid, row.name, row.before_kib, "->", later if row.after_kib is None else row.after_kib,
          _percent(row.before_huge_kib, row.before_kib), "->",
          _percent(row.after_huge_kib, row.after_kib), row.made_kib >> 10, row.growth_kib)
         for row in rows
@@ -409,7 +413,7 @@ def _more(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
-    yield from _table(rows, "MADE_MIB")
+    yield from _table(rows, "MADE_MIB", "ended")
     if data["tried"]:
         yield (
             f"the run took {data['took_s']:.1f} s and {data['cpu_s']:.2f} s of CPU; "
