@@ -478,7 +478,22 @@ def test_one_at_a_time(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice)
     others: list[str] = []
     play(60.0, {30.0: lambda: others.append(run("maintain", "--unit", "db").err)})
     assert run("maintain", "--unit", "db").code == 0
-    assert f"maintain, pid {os.getpid()}" in others[0]
+    assert f"is locked by maintain, pid {os.getpid()}\n" in others[0]
+    assert f"next: kill {os.getpid()} ends that process" in others[0]
+
+
+def test_the_unit_that_runs_is_named(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    """With the command that stops it; a kill ends one of another unit, such as that of a shell."""
+    for cgroup, ended in (
+        ("/system.slice/mmpolicy-maintain.service", "systemctl stop mmpolicy-maintain.service"),
+        ("/system.slice/ssh.service", "kill 7"),
+    ):
+        tree.put("/proc/7/cgroup", f"0::{cgroup}")
+        with tree.locked(LOCK, "maintain, pid 7"):
+            result = run("maintain", "--unit", "db")
+        assert result.code == 1
+        assert f"next: {ended} ends that process" in result.err
+        assert ("pid 7 (mmpolicy-maintain.service)\n" in result.err) == ("stop" in ended)
 
 
 # ---- services that come and go

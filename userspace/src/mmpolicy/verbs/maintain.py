@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +19,15 @@ from mmpolicy.control.keys import MANIFESTS
 from mmpolicy.control.maintained import HOLDER, LIVE, LOCK
 from mmpolicy.control.manifest import Maintained
 from mmpolicy.control.state import read_state
+from mmpolicy.control.trials import MAINTAIN
 from mmpolicy.control.units import host_manifest, units_of
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_pids, find_cgroup
-from mmpolicy.host.files import CONTROL
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import check_process
+from mmpolicy.host.processes import cgroup_of, check_process
 from mmpolicy.host.signals import noted
+from mmpolicy.host.systemd import unit_of
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.render import as_json, emit, table
@@ -127,13 +130,37 @@ def maintain(host: Host, **options: Any) -> None:
     if given.dry_run:
         Keeper(host, given, []).plan()
         return
-    with host.tree.locked(LOCK, f"{HOLDER}{os.getpid()}"), noted() as caught:
+    with _alone(host.tree), noted() as caught:
         keeper = Keeper(host, given, caught)
         try:
             keeper.run()
         finally:
             keeper.end()
         keeper.check_end()
+
+
+@contextmanager
+def _alone(tree: Tree) -> Iterator[None]:
+    """Hold the lock of `maintain`; if another one runs, raise an error that says how to end it."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(tree.locked(LOCK, f"{HOLDER}{os.getpid()}"))
+        except Error as err:
+            pid = tree.holder(LOCK).removeprefix(HOLDER)
+            if pid.isdigit():
+                err.next_step = f"kill {pid} ends that process"
+                if _unit(tree, int(pid)) == MAINTAIN:
+                    err.message += f" ({MAINTAIN})"
+                    err.next_step = f"systemctl stop {MAINTAIN} ends that process"
+            raise
+        yield
+
+
+def _unit(tree: Tree, pid: int) -> str:
+    try:
+        return unit_of(cgroup_of(tree, pid))
+    except Error:  # the process has just ended
+        return ""
 
 
 class Keeper:
