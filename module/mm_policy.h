@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * For kernels without the hooks: what include/linux/mm_policy.h declares where they
- * are. There these functions are in provider/. tests/unit compares both.
+ * Copy of include/linux/mm_policy.h for kernels without the hooks, where provider/
+ * implements its functions. tests/unit checks that both headers agree.
  */
 #ifndef MMPOLICY_MM_POLICY_H
 #define MMPOLICY_MM_POLICY_H
@@ -20,36 +20,36 @@ enum mm_policy_point {
 	MM_POLICY_ANON_PAGES = MM_POLICY_POINTS, /* not a point: see @anon_mapped */
 };
 
-/* First touch with a page table below vmf->pmd, or none or zeroes; swap entry in a table. */
+/* PTE: first touch in a page table; PMD: where none is, or the huge zero page; SWAPIN: swap-in. */
 enum mm_policy_site { MM_POLICY_PTE, MM_POLICY_PMD, MM_POLICY_SWAPIN };
 enum mm_policy_compact { MM_POLICY_DEFER, MM_POLICY_TRY, MM_POLICY_TRY_ALL };
 
-/* An answer of @anon_orders: do as sysfs says. Order 0 has no bit. */
+/* An answer of @anon_orders: use what sysfs enables. Bit 0 is free for it: order 0 has no bit. */
 #define MM_POLICY_STOCK		1UL
 #define MM_POLICY_GFP_MASK (__GFP_RECLAIM | __GFP_NORETRY | __GFP_THISNODE | __GFP_ONLY_COMPACT)
 
 /**
  * struct mm_policy_ops - decisions that a policy module takes
- * @abi: %MM_POLICY_ABI; callbacks alone follow
- * @anon_orders: large orders for an anonymous fault, a bit each, in place of what sysfs enables. 0:
- *	order 0 only. %MM_POLICY_STOCK: no opinion. The VMA lock or mmap_lock is held for read, no
- *	page table lock is. Page tables that map a part of vmf->vma stay until this RCU section
- *	ends; use ptep_get_lockless(). Also asked where MADV_NOHUGEPAGE or prctl() refuse all.
- * @anon_mapped: a large folio is mapped, or also a page while %MM_POLICY_ANON_PAGES is on. The page
- *	table lock is held. True: let its outermost pages, but for that of the fault, be old.
- * @collapse_orders: those khugepaged may make at @addr of @vma; mmap_lock is held for read.
- * @thp_gfp: flags for large folios of a fault in @vma, in place of @gfp, in what is of
- *	%MM_POLICY_GFP_MASK. The VMA lock or mmap_lock is held for read.
- * @thp_done: an attempt of @thp_gfp gave @folio, which is charged, or %NULL.
- * @compact_try: leave @zone out, compact it, or also its blocks that were of no use lately? mm
- *	would do @stock. Not asked at the last priority. Must not allocate.
- * @compact_done: result of direct compaction of @zone, with pages scanned.
- * @bulk_pages: pages for a page_pool refill, 1..@max, not @stock; @nid may be %NUMA_NO_NODE.
- * @bulk_done: what it brought. Both are asked in softirq.
- * @madv_free_eager: MADV_FREE of anonymous @vma at once? mmap_lock or the VMA lock is held.
+ * @abi: must be %MM_POLICY_ABI; all other members are callbacks
+ * @anon_orders: returns the large orders that an anonymous fault may use, as a bitmap. 0: order 0
+ *	only. %MM_POLICY_STOCK: those that sysfs enables. VMA lock or mmap_lock is held for read;
+ *	no page table lock is: use ptep_get_lockless(). Page tables of vmf->vma are not freed before
+ *	this RCU section ends. Also called where MADV_NOHUGEPAGE or prctl() forbids large folios.
+ * @anon_mapped: reports a mapped large folio, or any with %MM_POLICY_ANON_PAGES; page table lock
+ *	held. True: clear the accessed bits of its first and last page, but not of the faulting one.
+ * @collapse_orders: returns the orders to which khugepaged may collapse @addr; mmap_lock is held.
+ * @thp_gfp: returns gfp flags to allocate a large folio for a fault in @vma. Only its bits in
+ *	%MM_POLICY_GFP_MASK replace those of @gfp. The VMA lock or mmap_lock is held for read.
+ * @thp_done: reports the @folio allocated and charged with these flags, or %NULL for a failure.
+ * @compact_try: returns whether to skip @zone, compact it, or compact it without its skip hints;
+ *	@stock is mm's own choice. Not called at the last priority. Must not allocate.
+ * @compact_done: reports the result of direct compaction of @zone, and the pages scanned.
+ * @bulk_pages: returns how many pages a page_pool refill requests, 1 to @max, in place of @stock.
+ * @bulk_done: reports how many it got. Both may run in softirq, with @nid %NUMA_NO_NODE.
+ * @madv_free_eager: true: MADV_FREE frees the range at once. mmap_lock or the VMA lock is held.
  *
  * All callbacks are required, run under rcu_read_lock() and must not sleep.
- * A point is asked only while mm_policy_enable() has it on.
+ * They are called only while mm_policy_enable() has turned their point on.
  */
 struct mm_policy_ops {
 	unsigned long abi;
