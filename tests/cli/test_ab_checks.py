@@ -83,7 +83,7 @@ def test_a_mean_of_what_only_rises_is_refused(ab: Run, tree: FakeTree, key: str)
         result = ab(*BACK, *FIXED, "--metric", metric)
         assert result.code == 2
         assert (
-            f"only increases, so its mean says nothing: take its rate, cgroup:/a/{key}/s"
+            f"only increases, so its mean says nothing: use its rate, cgroup:/a/{key}/s"
             in result.err
         )
     assert tree.writes == []

@@ -149,7 +149,7 @@ def test_a_counter_as_a_level_is_told_early_and_doubted(
     assert "block 16 of 16" in result.err.partition("has never decreased")[2]
     report = run("ab", "report", str(out))
     assert report.code == 7
-    assert "doubt: requests never decreases: if it is a counter, add /s: cmd:" in report.out
+    assert "doubt: requests never decreases: if it is a counter, give its rate: cmd:" in report.out
     out.unlink()
     rate = ab(*BACK, *FIXED, "--metric", f"requests=cmd:{command}/s lower")
     assert "has never decreased" not in rate.err

@@ -570,10 +570,10 @@ def test_a_jump_that_hosts_share_is_looked_for() -> None:
     assert shared_jump(hosts) == ["a", "b"]
     assert shared_jump([hosts[0], *hosts[2:]]) == []
     found = pool_of([LOWER], [seen()], effects=hosts)
-    jump = "  the values of a, b jump at the same time, so these hosts are not independent; so the"
+    jump = "  the values of a, b jump at the same time, so these hosts are not independent; the"
     assert (
-        f"{jump} interval for hosts like these is made to contain that of the redrawn assignments"
-        in found.lines()
+        f"{jump} interval for hosts like these was therefore widened to contain that of the "
+        "redrawn assignments" in found.lines()
     )
 
 
@@ -689,7 +689,7 @@ def test_a_plan_from_files(run: Run, tmp_path: Path) -> None:
     assert lost["hosts"] > 20
     told = run("ab", "plan", *files, "--hosts", "5", "--differ", "10").out
     assert (
-        "5 hosts cannot show a change of 5 %, however many pairs each has; take "
+        "5 hosts cannot show a change of 5 %, however many pairs each has; use "
         f"{lost['hosts']} hosts or more"
     ) in told
     short = tmp_path / "short.jsonl"
@@ -787,13 +787,15 @@ def test_a_plan_in_words() -> None:
         "to find a change of 4 % with 80 % probability, if the change differs between hosts by "
         "2.5 %:"
     )
-    rows = ["a: 7 pairs on each of 5 hosts (a single pair varies by 12.3 %, by 2 files)",
-            "b: 12 pairs on each of 5 hosts (a single pair varies by 5 %, by 1 files)"]  # fmt: skip
+    rows = [
+        "a: 7 pairs on each of 5 hosts (a single pair varies by 12.3 %, estimated from 2 files)",
+        "b: 12 pairs on each of 5 hosts (a single pair varies by 5 %, estimated from 1 file)",
+    ]
     then = "next: mmpolicy ab run --pairs 12 ... on each host, then mmpolicy ab pool"
     assert fleet.lines(plans, 5, 4.0, 2.5) == [head, *rows, then]
     lost = [fleet.FleetPlan("a", 0.1, 2, None, 30), fleet.FleetPlan("b", 0.1, 2, None, None)]
     none = "5 hosts cannot show a change of 4 %, however many pairs each has"
-    told = [f"a: {none}; take 30 hosts or more", f"b: {none}; no number of hosts is enough"]
+    told = [f"a: {none}; use 30 hosts or more", f"b: {none}; no number of hosts is enough"]
     assert fleet.lines(lost, 5, 4.0, 2.5) == [head, *told]
     assert fleet.lines([plans[0], lost[1]], 5, 4.0, 2.5) == [head, rows[0], told[1]]
     assert fleet.lines([], 5, 4.0, 2.5) == [head]

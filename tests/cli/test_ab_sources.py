@@ -554,23 +554,23 @@ def test_too_few_units(tree: FakeTree) -> None:
         ("unit:memory.stat:pgfault/s", "split", ""), ("cgroup:/a/cpu.stat:x/s", "switchback", ""),
         ("cgroup:/a/memory.current", "switchback", ""),
         ("psi.memory.full.avg10", "switchback",
-         "is a moving average, which includes earlier blocks: take "
+         "is a moving average, which includes earlier blocks: use "
          "psi.memory.full.total/s; only a guard may use the average"),
         ("unit:memory.pressure:some.avg60", "split",
-         "is a moving average, which includes earlier blocks: take "
+         "is a moving average, which includes earlier blocks: use "
          "unit:memory.pressure:some.total/s; only a guard may use the average"),
         ("cgroup:/a/cpu.stat:x", "switchback",
-         "is a counter, which only increases, so its mean says nothing: take its rate, "
+         "is a counter, which only increases, so its mean says nothing: use its rate, "
          "cgroup:/a/cpu.stat:x/s"),
         ("unit:cpu.stat:x", "split",
-         "is a counter, which only increases, so its mean says nothing: take its rate, "
+         "is a counter, which only increases, so its mean says nothing: use its rate, "
          "unit:cpu.stat:x/s"),
         ("unit:memory.current", "switchback",
-         "is for --design split, which compares units: take cgroup:PATH/FILE:KEY, or give "
+         "is for --design split, which compares units: use cgroup:PATH/FILE:KEY, or give "
          "--design split with --unit cgroup"),
         *((each, "split", (
-            "is measured on the whole host, where --design split runs both arms at once: take "
-            "arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
+            "is measured on the whole host, where --design split runs both arms at once: use "
+            "arm.POINT.COUNTER or unit:FILE:KEY as the metric, or --design switchback"
         ))
           for each in ("vmstat.pgfault", "cmd:x", "cgroup:/a/memory.current")),
     ],

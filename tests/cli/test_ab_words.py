@@ -541,7 +541,7 @@ def test_few_lost_pairs_are_noted(against: int, said: str) -> None:
          [f"there are too few blocks for --detect-rare: {RARE}; --detect-rare 25 takes 11 pairs"]),
         (replace(BETTER, metric=Metric.parse("a=psi.cpu.some.avg10")), {}, {},
          [(
-             "metrics with a moving average, which includes earlier blocks: a; take the total "
+             "metrics with a moving average, which includes earlier blocks: a; use the total "
              "instead, such as psi.memory.full.total/s"
          )]),
         (BETTER, {}, {"status": "lost", "reason": "x"},

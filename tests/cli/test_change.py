@@ -336,7 +336,7 @@ def test_reset_works_whatever_is_wrong_with_the_rest(
     run("set", "anon_order", "never")
     monkeypatch.setattr("mmpolicy.verbs.settings.read_state", fail)
     result = run("reset")
-    said = "warning: the kernel is stock, but the steps after that failed: odd\n"
+    said = "warning: the kernel is at stock, but a later step of reset failed: odd\n"
     assert (result.code, result.out, result.err) == (0, "", said)
     assert "[stock]" in tree.read(f"{POINT}/policy")
 

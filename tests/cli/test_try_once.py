@@ -128,7 +128,7 @@ def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: Fa
     first, decision, repeat, undo = status.out.splitlines()
     assert (status.code, first.startswith("done once: trim on")) == (0, True)
     assert decision.endswith("; it lasts until the next start of the service")
-    again = "nothing repeats it after that start: mmpolicy trim --unit redis.service"
+    again = "it is not repeated after that start: mmpolicy trim --unit redis.service"
     assert repeat == f"repeat     {again} --include-madvised does it once more"
     assert undo == "undo       restart the service; no setting has changed"
     assert run("try", "--report").code == 0
@@ -192,7 +192,9 @@ def test_a_stop_that_is_longer_than_measured(tree: FakeTree) -> None:
     for flags, cause in (("fpu", False), ("fpu hypervisor", True)):
         tree.put("/proc/cpuinfo", f"flags\t\t: {flags}")
         (note,) = _longer(tree, {"one_collapse_ms": 0.6, "longest_ms": 132.0})
-        assert "was 132.0 ms, not the 0.6 ms that were measured before, with used memory" in note
+        assert (
+            "132.0 ms, longer than the 0.6 ms measured before the run, on memory that was" in note
+        )
         assert ("the hypervisor has to supply it" in note) == cause
 
 

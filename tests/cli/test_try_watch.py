@@ -154,7 +154,7 @@ def test_from_the_trial_to_the_proof(
     assert all(pair["cpu"][1] < 0.91 * pair["cpu"][0] for pair in pairs)  # stock comes first
     lines = run("try", "--status").out.splitlines()
     assert lines[0].startswith("kept: ")
-    assert "does not go on, since its process has ended; the setting stays" in lines[3]
+    assert "the test ended with its process; the setting stays" in lines[3]
     assert lines[4].startswith("watch      cpu: -10 % (95 %: -10 .. -10 %); it pays")
     assert run("try", "--status", "--json").json["watch"]["pairs"] == len(pairs)
     export = run("export").out
@@ -277,7 +277,7 @@ def test_a_boot_ends_the_test(
     assert "since a boot" not in run("status").out + run("doctor").out
     record(tree).keep(tree, boot="another")
     assert standing(tree, kept) == KEPT
-    assert "does not go on, since a boot; the setting stays" in run("try", "--status").out
+    assert "the test ended with a boot; the setting stays" in run("try", "--status").out
     for verb in "status", "doctor":
         assert "try --watch no longer tests" in " ".join(run(verb).out.split())
     assert run("verify").code == 0
@@ -294,8 +294,9 @@ def test_killed_in_a_block_at_stock(
     record(tree).keep(tree, at_stock=clock.number())
     tree.write(f"{CONTROL}/profiles/web/cgroups", f"-{clock.number()}")
     assert standing(tree, kept) == AT_STOCK
-    assert "its process was killed at stock, which is in force" in run("try", "--status").out
-    assert "is at stock: try --watch was killed" in run("status").out
+    killed = "the test was killed while the service was at stock, which is in force"
+    assert killed in run("try", "--status").out
+    assert "is still at stock: try --watch was killed" in run("status").out
     assert f'mmpolicy_try_watch_at_stock{{cgroup="{WEB}"}} 1.0' in run("export").out
     assert run("verify").code == 6
     clock.after(2.0, end)

@@ -58,10 +58,10 @@ def proofs(tree: Tree) -> Iterator[Notice]:
     """Yield a notice about each setting that `try --watch` has left at stock, or has undone."""
     for each in left_at_stock(tree):
         text = (
-            f"cgroup {each.cgroup} is at stock: try --watch was killed in a block at "
-            "stock, with which it compares"
+            f"cgroup {each.cgroup} is still at stock: try --watch was killed while it compared "
+            "the kept setting with stock"
         )
-        hint = f"{each.goes_on} applies the setting again, and goes on testing it"
+        hint = f"{each.goes_on} applies the setting again, and continues the test"
         yield Notice("left_at_stock", text, hint)
     for each in gone_back(tree):
         text = f"try --watch has set cgroup {each.cgroup} back to stock: {each.reason}"

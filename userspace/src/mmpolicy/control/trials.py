@@ -58,8 +58,8 @@ class Trial:
     # folio sizes of the kernel that the trial has kept
     sizes: Values = field(default_factory=dict)
     maintained: bool = False  # True if the trial has kept `maintain`, by a manifest
-    # of a trial measured before and after: its phase as text, and the Host.clock() at which its
-    # measurements end at the latest; 0 while the verb works
+    # for a trial that measures before and after: its phase as text, and the latest time by
+    # Host.clock() at which its measurements end; 0 while the verb works
     doing: str = ""
     until: float = 0.0
 
@@ -175,8 +175,8 @@ def undo_of(tree: Tree, trial: Trial) -> str:
 
 
 def drifted(tree: Tree) -> Notice | None:
-    """Return a notice if folio sizes are neither those before the last trial nor those that it has
-    kept.
+    """Return a notice if only some of the folio sizes that the last trial has kept are still in
+    force.
     """
     if left := knobs_left(tree):
         return left

@@ -23,7 +23,7 @@ FOLDER = "/var/lib/mmpolicy/watch"
 RUN = "try --watch, pid "
 VERSION = 1
 ON, ENDED, GOING_BACK, WENT_BACK = "on", "ended", "going back", "went back"  # phases
-KEEP_S = 28 * 86400.0  # age in seconds from which on a pair of blocks is dropped
+KEEP_S = 28 * 86400.0  # age in seconds at which a pair of blocks is dropped
 READABLE = 0o644
 
 # estimated effect, lower end and upper end of its interval, in percent

@@ -131,7 +131,7 @@ def verifier_log(text: str) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return the line in the output of libbpf and the verifier that says most."""
+    """Return the line in the output of libbpf and the verifier that best explains the error."""
     lines = verifier_log(text).partition(EXPLAINED)[0].splitlines()
     told = [line for line in lines if line and not line.startswith(ABOUT_STATE)]
     others = [line.removeprefix("libbpf: ") for line in text.splitlines() if line[:6] == "libbpf"]

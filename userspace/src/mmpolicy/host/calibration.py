@@ -21,7 +21,7 @@ class FaultCost(NamedTuple):
 
     size: int  # bytes
     ns: float
-    # `low` is by the least time of each piece of memory, `high` by the medians
+    # `low` is computed from the shortest times of the pieces of memory, `high` from the medians
     low: float
     high: float
 

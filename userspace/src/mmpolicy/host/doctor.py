@@ -125,7 +125,10 @@ def check_hooks(facts: Facts) -> Check:
             f"{config}; the module hooks functions by ftrace instead: {ftrace_points(facts)}",
         )
     if symbols and not facts.config:
-        text = f"not known: no {HOOK} in /proc/kallsyms, {config}; the line `kernel` has details"
+        text = (
+            f"it is not known whether the module can hook this kernel: no {HOOK} in "
+            f"/proc/kallsyms, {config}; the line `kernel` says which points are possible"
+        )
         return Check("hooks", "-", text)
     where = (
         "is not in /proc/kallsyms"

@@ -21,7 +21,7 @@ ARM64, EM_AARCH64 = b"ARM\x64", 183
 # beginning of BTF: magic, version 1, no flags, length of the header
 BTF_HEADER = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)
 BANNER = re.compile(rb"Linux version (\S+) [^\n]*")
-# boot protocol from which on the header has the offset of the compressed kernel
+# first boot protocol whose header has the offset of the compressed kernel
 LEAST_PROTOCOL = 0x0208
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from mmpolicy.memory.explain import Explained, Wanted, size
 
 FEW = 100  # number of faults decided by adaptive, or by a shadow, that is enough for advice
-MUCH_UNUSED = 0.1  # share of unused pages in large folios from which on it counts
-DENSE = 0.2  # share of faults with a fully used neighbour from which on large folios pay
-HUGE = 64 << 20  # size of the largest area in bytes from which on 2 MB folios pay
+MUCH_UNUSED = 0.1  # least share of unused pages in large folios that counts as waste
+DENSE = 0.2  # least share of faults with a fully used neighbour for which large folios pay
+HUGE = 64 << 20  # least size in bytes of the largest area for which 2 MB folios pay
 STOCK, ADAPTIVE = "stock", "adaptive"
 USUAL, LARGEST, SMALLEST = 4, 9, 2
 

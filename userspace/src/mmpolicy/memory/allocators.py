@@ -38,7 +38,7 @@ GLIBC = Allocator(
 
 
 REDIS = re.compile("(redis|valkey)-server")
-# share of the private memory in [heap], which glibc fills, from which on glibc is assumed
+# least share of the private memory in [heap], which glibc fills, for which glibc is assumed
 HEAP = 0.5
 
 

@@ -44,14 +44,14 @@ LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
 MOST = 0.5  # The remedy depends on a cause if the cause explains more than this share of the waste.
 # With a smaller empty share of the memory, each single folio may be too full to split.
 EVEN = 0.15
-STALLS = 5.0  # direct compactions per second from which on they count as many
+STALLS = 5.0  # least number of direct compactions per second that counts as many
 # Several sizes are enabled, as a smaller folio may fit where a larger one does not.
 OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
-# Share of 2 MB faults among a process's faults from which on they explain its kernel time.
+# Least share of 2 MB faults among a process's faults that explains its kernel time.
 CLEARING = 0.2
 SMALLER = "restart the program, with smaller folios"
-GAIN = "17 programs that were measured took 4 to 20 % less CPU time"
+GAIN = "17 programs measured with these sizes took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
 # A service with more memory than this gets a line even without a finding, as users ask about it.
 LARGE_KIB = 256 << 10

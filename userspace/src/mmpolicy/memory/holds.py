@@ -34,7 +34,7 @@ OWN = 1024  # number of pages of this process that are measured
 OWN_TABLES = 16  # number of page tables of this process that are measured, with one page each
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
-LEARN = 2048  # number of pages from which on a read updates the cost
+LEARN = 2048  # least number of pages for which a read updates the cost
 
 
 class Holds:

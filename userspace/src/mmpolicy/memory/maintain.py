@@ -51,7 +51,7 @@ DOUBLINGS = 6  # most times that the settling time of a block is doubled
 TURN_S = 30.0  # longest time in seconds for one process before it is the turn of the others
 # seconds to pause after memory was short, and the longest pause if that repeats
 RESUME_S, LONGEST_S = 60.0, 600.0
-# number of pages that came, went or were faulted in, from which on a check is worth it
+# least number of pages mapped, unmapped or faulted in since the last check that is worth a check
 MOVED = PAGES
 
 
@@ -397,7 +397,7 @@ class Maintainer:
         return freed
 
     def _heed(self, stopped: str) -> None:
-        """Pause all work after it was stopped for a reason, longer each time in a row."""
+        """Pause all work if `stopped` has a reason; the pause doubles each time in a row."""
         if not stopped:
             return
         if stopped != self.waits:

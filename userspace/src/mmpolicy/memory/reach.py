@@ -28,9 +28,9 @@ from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
-# A barrier is reported from this share and this size in kB on.
+# A barrier with a lower share, or a smaller size in kB, is not reported.
 MUCH, MUCH_KIB = 0.1, 32 << 10
-MOSTLY = 0.5  # Mapped files are reported from this share on, as every program has some.
+MOSTLY = 0.5  # Mapped files with a lower share are not reported, as every program has some.
 ALL = 0.95  # Beyond this share of memory out of reach, a policy changes nothing.
 # In a process with more kB, the search for madvise() takes too long to be done for many processes.
 INTO_KIB = 4 << 20

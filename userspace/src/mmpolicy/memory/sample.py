@@ -254,7 +254,10 @@ class Looker:
         return None
 
     def take(self, space: Space, places: Places, into: Sample, wanted: int, tries: int) -> None:
-        """Draw spots until the sample has `wanted` more; raise an error if the process ends."""
+        """Add `wanted` random spots of 64 kB to a sample, with up to `tries` attempts for each.
+
+        Raises an error if the process ends.
+        """
         enough = into.spots + wanted
         for _ in range(min(tries * wanted, 4 * places.spots)):
             if into.spots >= enough:

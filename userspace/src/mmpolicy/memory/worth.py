@@ -297,7 +297,7 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
     if not here.systemd:
         where = "" if here.target == "--host" else f" {here.target}"
         run = f"mmpolicy ab run --preset {SIZES}{where} --yes"
-        undo = "mmpolicy ab stop while it runs; README.md has the commands that keep the sizes"
+        undo = "mmpolicy ab stop ends it and restores the sizes; README.md says how to keep them"
     return Candidate(
         SIZES,
         f"saves {_at_most(seen.gain)}; {GAIN}",

@@ -109,7 +109,7 @@ def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: boo
 def status(host: Host, want_json: bool) -> None:
     """Show the progress of the running experiment.
 
-    Prints phase, block, arm, the time left, and what each guard has seen last.
+    Prints phase, block, arm, the time left, and the last value of each guard.
     """
     now = live(host.tree)
     if not now:

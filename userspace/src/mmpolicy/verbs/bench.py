@@ -216,7 +216,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     "--plot",
     type=FILE,
     metavar="FILE",
-    help="Draw the ratios to the first arm as FILE.svg or .png.",
+    help="Draw the ratios to the first arm into FILE, which must end in .svg or .png.",
 )
 @click.option("--html", type=FILE, metavar="FILE", help="Write the result as an HTML page.")
 @dry_run_option
@@ -239,13 +239,13 @@ def bench(
     mmpolicy bench --arm 'off: hugepages-*/enabled=never' \\
         --arm '64 kB: hugepages-*/enabled=never,hugepages-64kB/enabled=always' -- python3 load.py
 
-    Each round has one run of each arm, in a random order. Measured are CPU time, time, page faults
-    and the peak of memory. Knobs of the kernel are set for the whole host while a run takes; a
+    Each round has one run of each arm, in a random order. The bench measures CPU time, time, page
+    faults and the peak of memory. Knobs of the kernel are set for the whole host during a run; a
     policy decides for COMMAND alone. Whatever ends this command, the settings are as before.
 
     If a run fails or takes longer than --timeout, the bench ends, says which run of which arm it
     was, and prints the result of the complete rounds before it. Processes that outlive COMMAND
-    are not measured; it names them.
+    are not measured; the bench names them.
     """
     if options["detect"] and options["within"]:
         raise click.UsageError("choose one of --detect and --precision")

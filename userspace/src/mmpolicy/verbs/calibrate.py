@@ -183,14 +183,14 @@ def calibrate(host: Host, all_cpus: bool, yes: bool, dry_run: bool, want_json: b
     One page, 16 kB, 64 kB and 2 MB are touched once, in turn, on each of the CPUs; for up to ten
     seconds on a busy host. Meanwhile these sizes are given to programs that ask for large folios
     (MADV_HUGEPAGE), and afterwards all is as before. The result is kept in
-    /var/lib/mmpolicy/calibration.json, and `top` and `stats` tell by it how much CPU time faults
-    take. Without root, only single pages are measured, and nothing is kept.
+    /var/lib/mmpolicy/calibration.json, from which `top` and `stats` compute how much CPU time
+    faults take. Without root, only single pages are measured, and nothing is kept.
 
     With --all-cpus, each size is measured while 1, 2, 4 and so on, and all CPUs fault at once, as
     a size that is fast on one CPU may be slow on all of them. That takes every CPU of the host for
-    about two seconds, and 64 MiB for each, so it asks before; it refuses where others use more than
-    25 % of the CPUs, and ends if tasks wait for memory. Exit code 4 tells that the host was not
-    quiet: then nothing is kept.
+    about two seconds, and 64 MiB for each, so the command asks first. It refuses if other processes
+    use more than 25 % of the CPUs, and ends if tasks wait for memory. Exit code 4 means that the
+    host was not quiet: then nothing is kept.
     """
     now = read_knobs(host.tree)
     if yes and not all_cpus:

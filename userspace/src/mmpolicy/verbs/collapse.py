@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from mmpolicy.control.keys import State
 
 POINT, NEVER = "anon_order", "never"
-FAST = 0.5  # share of its time from which on a program is slowed down considerably
+FAST = 0.5  # share of its time at which collapses begin to slow a program down considerably
 SHOWN = 10  # number of areas that a dry run prints
-WORTH = 0.05  # share of the memory from which on a lower --min-used is suggested
+WORTH = 0.05  # least share of the memory for which a lower --min-used is suggested
 BIND_ANOTHER = "bind the process to another profile first, or give --override-never"
 PROFILES_S = 1.0  # seconds between checks, during the work, whether a profile forbids huge pages
 EVERY_S = 0.2  # seconds between updates of the progress line
@@ -98,7 +98,7 @@ class Row:
 )  # fmt: skip
 @click.option(
     "--cpu", type=Percent(min=0.1), default=3.0, show_default=True, metavar="PERCENT",
-    help="The largest part of the time for collapses; 100: no pauses.",
+    help="The largest part of the time that collapses may take; 100: no pauses.",
 )  # fmt: skip
 @max_stop_option("Collapse nothing if")
 @click.option(

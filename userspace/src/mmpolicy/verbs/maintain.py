@@ -52,7 +52,7 @@ PROCESS = "process "
 READ_S = 60.0  # seconds between two reads of the manifests
 TOLD_S = 3600.0  # seconds between two lines in the system log
 STEP_S = 1.0  # longest sleep in seconds, so that signals are handled in time
-WORTH_KIB = 1024  # memory not worked on is reported from this size in kB on
+WORTH_KIB = 1024  # least kB of memory left as it was that is reported
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from mmpolicy.verbs.options import (
     pass_host,
 )
 
-LONG_KIB = 256 << 10  # kB from which on the progress is shown, as reading may take seconds
+LONG_KIB = 256 << 10  # least kB for which the progress is shown, as reading may take seconds
 SECONDS = 60.0  # time limit in seconds; a heap of some hundred GiB, or a sparse one, takes longer
 LATE = "memory for which there was no time"
-# memory that is not shown is reported from this size in kB on; smaller counters are not exact
+# least kB of memory not shown that is reported; smaller counters are not exact
 WORTH_KIB = 1024
 
 
@@ -134,7 +134,7 @@ class Progress:
 @click.option("--summary", is_flag=True, help="Only the table, without the picture.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Draw into FILE.svg, or FILE.png (which needs matplotlib).",
+    help="Draw the picture into FILE, which must end in .svg or .png (.png needs matplotlib).",
 )  # fmt: skip
 @click.option("--no-content", is_flag=True, help="Do not read the memory to find zeroes.")
 @click.option("--files", is_flag=True, help="Also show mappings of files.")

@@ -71,7 +71,7 @@ def _settings(tree: Tree) -> Iterator[str]:
 
 
 def _users(tree: Tree) -> Iterator[str]:
-    """Yield a line with the cgroups that have most memory in huge pages."""
+    """Yield a line with the cgroups that have the most memory in huge pages."""
     found = nlargest(MOST, _cgroups(tree))
     named = [f"{path} {huge // MIB} of {memory // MIB} MiB" for huge, memory, path in found]
     if named:

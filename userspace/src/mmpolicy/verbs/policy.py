@@ -310,6 +310,6 @@ def _wait(host: Host, names: list[str]) -> None:
             raise Error(
                 text,
                 Exit.FAILED,
-                "bpftool link shows the process that holds them; mmpolicy policy list",
+                "bpftool link shows who holds them; mmpolicy policy list shows the policies",
             )
         host.sleep(STEP_S)

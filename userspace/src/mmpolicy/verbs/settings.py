@@ -144,5 +144,5 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
             )
             click.echo(text)
     except Error as err:
-        text = f"warning: the kernel is stock, but the steps after that failed: {err.message}"
+        text = f"warning: the kernel is at stock, but a later step of reset failed: {err.message}"
         click.echo(text, err=True)

@@ -54,7 +54,7 @@ from mmpolicy.verbs.targets import check_one, find_processes, refuse_bare, targe
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile that --bind creates
 SHOWN = 10  # number of writes that a dry run prints
-WORTH_KIB = 1024  # memory that was not given back is reported from this size in kB on
+WORTH_KIB = 1024  # least kB of memory not given back that is reported
 
 
 @dataclass(frozen=True)

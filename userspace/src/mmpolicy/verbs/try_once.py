@@ -59,14 +59,14 @@ from mmpolicy.verbs.try_run import CPU, MEMORY, WITHOUT_WORK, WORK, Wish
 if TYPE_CHECKING:
     import click
 
-BLOCK_S = 480.0  # seconds of PARTS, without --block
+BLOCK_S = 480.0  # seconds that PARTS parts of a measurement take, without --block
 PARTS = 48  # least number of parts of each measurement
-TIMES = 16  # a measurement that is doubled has at most so many times PARTS
-# An interval that is narrower than its margin by this factor tells in 80 % of trials or more.
+TIMES = 16  # a noisy measurement is doubled until it has this many times PARTS parts
+# If an interval is narrower than its margin by this factor, 80 % of trials or more decide.
 SURE = 1.4
 LOOK_S = 10.0
-LONGER = 2.0  # times the stop measured before; beyond, the page comments on the longest one
-GAP = 2.0  # parts from before to after, about, while the verb works
+LONGER = 2.0  # The report explains a longest stop above this multiple of the stop measured before.
+GAP = 2.0  # parts that the work between the two measurements takes, roughly
 COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
 
@@ -182,7 +182,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
             noisy = measure_enough(wish.gains, before, bool(wish.work), more)
             if prices := prices_of(wish.gains, noisy):
                 text = f"{prices[0]} varies too much to be judged in {TIMES * wish.seconds:g} s"
-                reason = f"{text}, so {verbs} did not run; a longer --block tells more"
+                reason = f"{text}, so {verbs} did not run; a longer --block measures more precisely"
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
             page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
                      "be shown" for name, percent in noisy.items()]  # fmt: skip
@@ -214,7 +214,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         return _maintain(host, wish, trial, page)
     page += [
         f"decision   kept: {reason}; it lasts until the next start of the service",
-        f"repeat     nothing repeats it after that start: {repeated(wish, options)}",
+        f"repeat     it is not repeated after that start: {repeated(wish, options)}",
         "undo       restart the service; no setting has changed",
     ]
     return trial.keep(host.tree, phase=DONE, exit=0, page=tuple(page))
@@ -231,7 +231,7 @@ def repeated(wish: OnceWish, options: Sequence[str]) -> str:
 
 
 def _does(host: Host, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
-    """Record the phase of a trial, and how long its measurements still take at most, if known."""
+    """Record the phase of a trial and, if known, the most seconds that its measurements take."""
     return trial.keep(host.tree, doing=doing, until=host.clock() + left_s if left_s else 0.0)
 
 
@@ -250,17 +250,18 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
     doubtful = [name for name, may_be in worse.items() if may_be and name not in found]
     if doubtful:
         text = f"{doubtful[0]} may be worse by more than its margin"
-        return Exit.INCONCLUSIVE, f"{text}; a longer --block tells more"
+        return Exit.INCONCLUSIVE, f"{text}; a longer --block measures more precisely"
     return Exit.DONE, f"{found[0]} {changes[found[0]].text()}"
 
 
 def measure_enough(
     gains: Sequence[str], level: Level, per_work: bool, more: Callable[[int], object]
 ) -> dict[str, float]:
-    """Let more() add parts to a level until no noise hides an effect, or the level has TIMES as
-    many; return what is still too_noisy().
+    """Let more() add parts to a measurement until it is precise enough, or has TIMES * PARTS
+    parts; return the metrics that are still too noisy, as too_noisy() does.
 
-    Each look is a chance to take noise for small, so the level is doubled between two looks.
+    Each check may by chance find too little noise, so the number of parts doubles between two
+    checks.
     """
     more(PARTS)
     while noisy := too_noisy(gains, level, per_work):
@@ -271,10 +272,11 @@ def measure_enough(
 
 
 def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, float]:
-    """Return the metrics whose noise hides an effect that the rule asks for, each with the
-    smallest effect that would be told, in percent.
+    """Return the metrics whose noise hides an effect that decides the trial, each with the
+    smallest effect in percent that the trial would show.
 
-    The interval that is to be expected must not reach the margin or, of the only gain, twice that.
+    The expected interval must be narrower than the margin; for the only metric that can show a
+    gain, narrower than twice the margin.
     """
     found = {}
     for name in MARGINS:
@@ -286,7 +288,7 @@ def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, f
 
 
 def prices_of(gains: Sequence[str], noisy: Iterable[str]) -> list[str]:
-    """Return the noisy metrics that keep every trial from being kept, however large the gain."""
+    """Return the noisy metrics because of which no trial could be kept, however large its gain."""
     return [name for name in noisy if (name,) != tuple(gains)]
 
 
@@ -345,8 +347,8 @@ def _longer(tree: Tree, done: dict[str, Any]) -> Iterator[str]:
     """Yield a note if a collapse took far longer than the one that was measured before."""
     told, longest = done.get("one_collapse_ms", 0.0), done.get("longest_ms", 0.0)
     if longest > LONGER * told:
-        text = f"the longest stop was {longest:.1f} ms, not the {told:.1f} ms that were measured"
-        text += " before, with used memory"
+        text = f"the longest stop was {longest:.1f} ms, longer than the {told:.1f} ms measured"
+        text += " before the run, on memory that was in use"
         if hardware_of(tree).virtual:
             text += "; memory that this virtual machine has never used takes longer, as the "
             text += "hypervisor has to supply it first"
@@ -390,7 +392,7 @@ class _Run:
         return seen.trim_options.split()
 
     def measure(self, level: Level, parts: int) -> Level:
-        """Measure so many parts more."""
+        """Measure `parts` further parts, and add them to the level."""
         last = self._sample()
         level.began = level.began or last[1].t
         for _ in range(parts):

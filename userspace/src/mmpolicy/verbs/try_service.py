@@ -156,8 +156,8 @@ class Answer:
     "number of requests so far: CPU time is then compared per request.",
 )  # fmt: skip
 @click.option(
-    "--block", type=Seconds(least=1), help="Length of a block, a third of it wash-out; of `trim`, "
-    "`collapse` and `maintain`, that of a measurement.  [default: 2m, or 8m of a measurement]",
+    "--block", type=Seconds(least=1), help="Length of a block, of which a third is wash-out; "
+    "for `trim`, `collapse` and `maintain`, length of each measurement.  [default: 2m; 8m]",
 )  # fmt: skip
 @click.option(
     "--pairs", type=click.IntRange(min=1), help="The most pairs of blocks.  [default: 60]"
@@ -168,8 +168,8 @@ class Answer:
 )  # fmt: skip
 @click.option(
     "--watch", type=Share(), metavar="PERCENT",
-    help="Go on testing the kept setting, with that part of the blocks at stock, such as 2%; "
-    "without a service, that of an earlier trial.  [default: off]",
+    help="Go on testing the kept setting, with this percentage of the blocks at stock, such as "
+    "2%; without a service, test the setting of an earlier trial.  [default: off]",
 )  # fmt: skip
 @click.option(
     "--trial",

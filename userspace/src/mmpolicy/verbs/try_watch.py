@@ -79,7 +79,7 @@ DAY_S, WEEK_S = 86400.0, 7 * 86400.0
 # shortest and longest sleep in seconds; signals are handled between sleeps
 LEAST_S, STEP_S = 0.01, 5.0
 HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
-# The printed number of days is the time in which harm of this many times the margin is found.
+# The printed days are those after which harm is found, if it is this multiple of the margin.
 HARMED = 2
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
@@ -105,7 +105,7 @@ def promise_line(record: Watched) -> str:
     """Return how many days it takes to find harm, as text."""
     known = [f"{name} in {days:.1f} days" for name, days in record.days.items() if days]
     late = [name for name, days in record.days.items() if not days]
-    said = [f"found in 4 of 5 cases: {', '.join(known)}"] * bool(known)
+    said = [f"found with 80 % probability: {', '.join(known)}"] * bool(known)
     said += [f"not found: {', '.join(late)}"] * bool(late)
     return (
         f"watch: harm of {HARMED} times the margin, with noise as in the trial: "
@@ -228,7 +228,9 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
         record = watched_of(tree, trial.name)
         if name == trial.name and record and record.phase in (ON, GOING_BACK):
             return trial  # the module may be in the middle of a reload
-    text = f"nothing is in force that {name} has kept" if name else "no setting of try is in force"
+    text = "no setting that try has kept is in force"
+    if name:
+        text = f"no setting that {name} has kept is in force"
     raise Error(text, Exit.FAILED, "mmpolicy try --list")
 
 
@@ -487,7 +489,7 @@ def _is_of(key: Any, profile: str) -> bool:
 
 
 def mend(tree: Tree, record: Watched) -> str:
-    """Bind a service again whose block at stock was interrupted; return why not, or ""."""
+    """Bind a service again after an interrupted block at stock; return why that failed, or ""."""
     return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
 
 
@@ -516,11 +518,12 @@ def _where(tree: Tree, record: Watched) -> str:
         return f"goes on: {where}{stock}{last}"
     if record.at_stock:
         return (
-            f"its process was killed at stock, which is in force; next: {record.goes_on} applies "
-            "the setting again, and goes on; mmpolicy try --stop applies it, and ends the test"
+            "the test was killed while the service was at stock, which is in force; next: "
+            f"{record.goes_on} applies the setting again, and continues the test; mmpolicy try "
+            "--stop applies the setting again, and ends the test"
         )
-    why = "a boot" if boot_of(tree) != record.boot else "its process has ended"
-    return f"does not go on, since {why}; the setting stays; {where}; next: {record.goes_on}"
+    why = "a boot" if boot_of(tree) != record.boot else "its process"
+    return f"the test ended with {why}; the setting stays; {where}; next: {record.goes_on}"
 
 
 def _judged(metric: Metric, ends: Ends) -> str:

@@ -19,7 +19,7 @@ from mmpolicy.ab.sources import ARMS
 
 SUSPICIOUS = 0.001  # p-value below which an imbalance is not attributed to chance
 MATTERS = 0.01  # share of the planned length; a smaller imbalance is ignored
-LATE = 0.1  # share of the planned length from which on blocks take too long
+LATE = 0.1  # blocks take too long if they exceed their planned length by this share
 
 
 @dataclass(frozen=True)

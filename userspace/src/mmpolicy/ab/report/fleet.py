@@ -35,10 +35,11 @@ class FleetPlan:
 
     def text(self, hosts: int, percent: float) -> str:
         """Return the plan as text."""
-        noise = f"a single pair varies by {100 * self.noise:.3g} %, by {self.files} files"
+        files = f"{self.files} file{'s' * (self.files != 1)}"
+        noise = f"a single pair varies by {100 * self.noise:.3g} %, estimated from {files}"
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
-        need = f"take {self.hosts} hosts or more" if self.hosts else "no number of hosts is enough"
+        need = f"use {self.hosts} hosts or more" if self.hosts else "no number of hosts is enough"
         return (
             f"{self.metric}: {hosts} hosts cannot show a change of {percent:g} %, "
             f"however many pairs each has; {need}"

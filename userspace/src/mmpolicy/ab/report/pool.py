@@ -527,8 +527,8 @@ class Pool:
         if shared:
             yield (
                 f"  the values of {_some(shared)} jump at the same time, so these "
-                "hosts are not independent; so the interval for hosts like these is "
-                "made to contain that of the redrawn assignments"
+                "hosts are not independent; the interval for hosts like these was therefore "
+                "widened to contain that of the redrawn assignments"
             )
 
     def verdict(self) -> str:

@@ -178,7 +178,7 @@ class Report:
                 "metrics with a moving average, which includes earlier blocks: "
                 f"{', '.join(averages)}"
             )
-            yield f"{text}; take the total instead, such as psi.memory.full.total/s"
+            yield f"{text}; use the total instead, such as psi.memory.full.total/s"
         idle = self.recording.idle()
         if idle:
             yield (
@@ -193,7 +193,7 @@ class Report:
     def _doubts_of(self, row: MetricResult) -> Iterator[Doubt]:
         name = row.metric.name
         if source := self.recording.climbing(row.metric):
-            text = f"{name} never decreases: if it is a counter, add /s: {source}/s"
+            text = f"{name} never decreases: if it is a counter, give its rate: {source}/s"
             yield Doubt(OWN, text, name)
         if self._lost(row) and row.too_many_lost:
             far = row.uneven_lost or row.planned - len(row.pairs) > LOST_OF_HOST * row.planned

@@ -64,23 +64,23 @@ def _check_meaning(source: Source, design: str) -> None:
     if source.averaged:
         total = f"{source.text.rpartition('avg')[0]}total/s"
         text = f"metric '{source.text}' is a moving average, which includes earlier blocks"
-        raise click.UsageError(f"{text}: take {total}; only a guard may use the average")
+        raise click.UsageError(f"{text}: use {total}; only a guard may use the average")
     if isinstance(source, (CgroupFile, UnitFile)) and source.counts and not source.rate:
         text = (
             f"metric '{source.text}' is a counter, which only increases, so its mean says nothing"
         )
-        raise click.UsageError(f"{text}: take its rate, {source.text}/s")
+        raise click.UsageError(f"{text}: use its rate, {source.text}/s")
     if isinstance(source, UnitFile) and design != "split":
         text = f"metric '{source.text}' is for --design split, which compares units"
         raise click.UsageError(
-            f"{text}: take cgroup:PATH/FILE:KEY, or give --design split with --unit cgroup"
+            f"{text}: use cgroup:PATH/FILE:KEY, or give --design split with --unit cgroup"
         )
     if design == "split" and not isinstance(source, (Arm, Units, UnitFile)):
         text = (
             f"metric '{source.text}' is measured on the whole host, where --design split "
             "runs both arms at once"
         )
-        hint = "take arm.POINT.COUNTER, unit:FILE:KEY, or --design switchback"
+        hint = "use arm.POINT.COUNTER or unit:FILE:KEY as the metric, or --design switchback"
         raise click.UsageError(f"{text}: {hint}")
 
 

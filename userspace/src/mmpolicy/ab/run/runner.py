@@ -340,7 +340,7 @@ class Runner:
             if source := self.recording.climbing(metric):
                 self.display.say(
                     f"warning: {metric.name} has never decreased: if it is a counter, "
-                    f"stop the run and add /s: {source}/s"
+                    f"stop the run and give its rate as the metric: {source}/s"
                 )
 
     def _sample(self, block: Block) -> None:
