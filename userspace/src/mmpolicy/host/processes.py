@@ -17,12 +17,28 @@ from mmpolicy.host.files import Tree
 
 MOST_LISTED = 5
 NAME_BYTES = 15  # of /proc/PID/comm
+KERNEL_THREAD = 0x200000  # flag of a task (PF_KTHREAD)
 
 
 def check_process(tree: Tree, pid: int | str) -> None:
     """Raise an error if the process does not exist."""
     if not tree.is_dir(f"/proc/{pid}"):
         raise Error(f"there is no process {pid}", Exit.USAGE, "ps -e lists the processes")
+
+
+def check_memory(tree: Tree, pid: int) -> None:
+    """Raise an error if there is no such process, or if it has no memory of its own."""
+    check_process(tree, pid)
+    fields = _stat(tree, pid)
+    state, flags = (fields[0], fields[6]) if len(fields) > 6 else ("", "")
+    if state in ("Z", "X"):
+        why = "has ended, and its parent has not waited for it yet (a zombie)"
+    elif flags.isdigit() and int(flags) & KERNEL_THREAD:
+        why = "is a kernel thread, which has no memory of its own"
+    else:
+        return
+    name = printable(_name(tree, str(pid)))
+    raise Error(f"process {pid} ({name}) {why}", Exit.USAGE, "ps -e lists the processes")
 
 
 def find_process(tree: Tree, given: str) -> int:
@@ -32,7 +48,7 @@ def find_process(tree: Tree, given: str) -> int:
     If several processes match, the error lists them, the largest first.
     """
     if given.isdigit() and int(given) > 0:
-        check_process(tree, given)
+        check_memory(tree, int(given))
         return int(given)
     pids = [int(pid) for pid in tree.inodes("/proc") if pid.isdigit() and _name(tree, pid) == given]
     if not pids:
@@ -88,14 +104,19 @@ def printable(name: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in name)
 
 
-def start_of(tree: Tree, pid: int) -> int | None:
-    """Return a process's start time in ticks since boot; None if it has ended."""
+def _stat(tree: Tree, pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; [] if the process has ended."""
     try:
         stat = tree.read(f"/proc/{pid}/stat")
     except Error:
-        return None
+        return []
     # the name in parentheses may contain spaces and parentheses, so split after the last one
-    fields = stat.rpartition(")")[2].split()
+    return stat.rpartition(")")[2].split()
+
+
+def start_of(tree: Tree, pid: int) -> int | None:
+    """Return a process's start time in ticks since boot; None if it has ended."""
+    fields = _stat(tree, pid)
     start = fields[19] if len(fields) > 19 else ""
     return int(start) if start.isdigit() else None
 

@@ -20,6 +20,7 @@ from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.cgroups import cgroup_paths, find_bindable
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import check_memory
 from mmpolicy.host.systemd import Units, is_template, template_of
 from mmpolicy.verbs.commit import commit, exclusive
 from mmpolicy.verbs.options import (
@@ -89,6 +90,8 @@ def bind(
     A cgroup that is bound in the name of an owner is left alone by apply, save and verify.
     """
     check_one(cgroup, pid, unit)
+    if pid is not None and not owner:
+        check_memory(host.tree, pid)
     with exclusive(host, dry_run):
         if unit is not None and not owner:
             running = _bind_unit(host, unit, profile, force, dry_run, want_json)

@@ -28,7 +28,7 @@ from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
 from mmpolicy.host.pagemap import PAGE
-from mmpolicy.host.processes import cgroup_of
+from mmpolicy.host.processes import cgroup_of, check_memory
 from mmpolicy.host.tracing import Recorded, record
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
@@ -112,6 +112,7 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
     pages, which marks them as accessed. Without the module no policy decides, and only the folios
     and these reasons are shown.
     """
+    check_memory(host.tree, pid)
     _, seen = _look(host, pid, seconds)
     areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
     if address is not None and not areas:
@@ -188,6 +189,7 @@ def recommend(
 
 def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
     """Print a manifest with a profile for a process; raise an error if no policy would reach it."""
+    check_memory(host.tree, pid)
     met = reach(host.tree, pid, override=True)
     if met.barred >= ALL:
         text = next(met.lines()).removesuffix(f"; remedy: {met.barriers[0].way_out}")

@@ -15,7 +15,7 @@ from mmpolicy.host.cgroups import Charged
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.hooked import hooked_functions
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import cgroup_of
+from mmpolicy.host.processes import cgroup_of, check_memory
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import emit, paint, table
@@ -162,6 +162,8 @@ def show(
     experiments, because only the kernel knows the arm of a process.
     """
     holds = Holds(host.tree, hold_ms / 1000)
+    if pid:
+        check_memory(host.tree, pid)
     if pid and not host.tree.is_dir(CONTROL):
         found = _memory(host.tree, pid, holds)
         told = {"pid": pid, "memory": [each._asdict() for each in found]}

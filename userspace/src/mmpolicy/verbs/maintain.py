@@ -25,7 +25,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_pids, find_cgroup
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import cgroup_of, check_process
+from mmpolicy.host.processes import cgroup_of, check_memory
 from mmpolicy.host.signals import noted
 from mmpolicy.host.systemd import unit_of
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
@@ -240,7 +240,7 @@ class Keeper:
         as it may start later.
         """
         for pid in self._given.pids:
-            check_process(self._host.tree, pid)
+            check_memory(self._host.tree, pid)
         for name in self._given.cgroups:
             find_cgroup(self._host.tree, name)
         units = units_of(self._host.tree)

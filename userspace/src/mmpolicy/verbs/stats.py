@@ -36,6 +36,7 @@ from mmpolicy.host.calibration import Calibration, read_calibration
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import check_memory
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import as_json, emit, show_live, table
@@ -190,6 +191,8 @@ def stats(host: Host, **options: Any) -> None:
     """
     given = StatsOptions(**options)
     holds = Holds(host.tree, given.hold_ms / 1000)
+    for pid in given.pids:
+        check_memory(host.tree, pid)
 
     def read() -> Counters:
         return read_counters(host.tree, given.profile, given.point)

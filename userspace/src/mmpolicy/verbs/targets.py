@@ -10,7 +10,7 @@ import click
 
 from mmpolicy.host.cgroups import Charged, cgroup_pids, find_cgroup
 from mmpolicy.host.files import Tree
-from mmpolicy.host.processes import check_process
+from mmpolicy.host.processes import check_memory
 from mmpolicy.verbs.options import complete_cgroup, complete_pid, complete_unit
 
 Command = Callable[..., Any]
@@ -53,7 +53,7 @@ def find_processes(
     """Return the cgroup that the memory is charged to, if known, and the processes."""
     check_one(cgroup, pid, unit)
     if pid is not None:
-        check_process(tree, pid)
+        check_memory(tree, pid)
         return Charged(tree).name(pid), [pid]
     path = find_cgroup(tree, cgroup or unit or "").name
     return path, [int(each) for each in cgroup_pids(tree, path)]
