@@ -223,16 +223,22 @@ def test_memory_of_others_needs_root(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_lazy(tree)
-    read = tree.read_bytes
+    read, allowed = tree.read_bytes, list[str]()
 
     def refuse(path: str) -> bytes:
-        if path.endswith("smaps_rollup"):
+        if path.endswith("smaps_rollup") and not path.startswith(tuple(allowed)):
             raise explain(EACCES, f"read {path}", READ_REMEDIES)
         return read(path)
 
     monkeypatch.setattr(tree, "read_bytes", refuse)
-    assert run("show", "--pid", "41").code == 4
+    denied = run("show", "--pid", "41")
+    assert (denied.code, "cannot read /proc/41/smaps_rollup" in denied.err) == (4, True)
     assert run("stats", "--cgroup", "/web").code == 4
+    allowed.append("/proc/42/")
+    tree.put("/proc/41/statm", "500 250 0 0 0 0 0")
+    assert run("show", "--pid", "41").code == 4
+    found = run("show", "--pid", "42", "--json").json["memory"]  # 41 is in the same cgroup
+    assert list(found[1].values()) == ["cgroup /web/one", 2, 1050, 0, 1050, 1000]
 
 
 def test_stats_tells_the_memory_of_what_is_bound(run: Run, tree: FakeTree) -> None:

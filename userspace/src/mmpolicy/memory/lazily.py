@@ -12,9 +12,10 @@ import re
 from errno import ENOENT, ESRCH
 from typing import NamedTuple
 
-from mmpolicy.errors import Error
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.files import Tree
+from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.processes import check_process
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import PRESENT, Space
@@ -95,10 +96,32 @@ def memory_of_process(tree: Tree, pid: int | str, holds: Holds) -> Memory:
 def memory_of_cgroup(tree: Tree, name: str, holds: Holds) -> Memory:
     """Return the sum over the processes of a cgroup and its descendants.
 
-    A page that several processes map counts once for each, as in any sum of RSS.
+    A page that several processes map counts once for each, as in any sum of RSS. The memory of a
+    process that may not be read counts as not known, unless that is so for all of them.
     """
-    found = (_figures(tree, pid, holds) for pid in cgroup_pids(tree, name) if _is_there(tree, pid))
-    return _sum(f"cgroup {name}", [each for each in found if each])
+    found, denied = list[Figures](), list[Error]()
+    for pid in cgroup_pids(tree, name):
+        if not _is_there(tree, pid):
+            continue
+        try:
+            found += filter(None, [_figures(tree, pid, holds)])
+        except Error as err:
+            if err.exit_code != Exit.DENIED:
+                raise
+            denied.append(err)
+            rss = _resident_kib(tree, pid)
+            found += [Figures(rss, 0, rss)] if rss else []
+    if denied and not any(each.not_known < each.rss for each in found):
+        raise denied[0]
+    return _sum(f"cgroup {name}", found)
+
+
+def _resident_kib(tree: Tree, pid: str) -> int:
+    """Return the RSS of a process by a file that everybody may read."""
+    try:
+        return int(tree.read(f"/proc/{pid}/statm").split()[1]) * PAGE >> 10
+    except (Error, ValueError, IndexError):  # the process has just ended
+        return 0
 
 
 def _is_there(tree: Tree, pid: str) -> bool:
