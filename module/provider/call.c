@@ -153,8 +153,8 @@ static void call_keep(struct mmp_call *call, int err)
 }
 
 /**
- * mmp_call_begin - make the functions call their entry
- * @call: the call
+ * mmp_call_begin - attach the entry to the hooked functions
+ * @call: the functions and their entry
  *
  * A PERMANENT ftrace_ops keeps kernel.ftrace_enabled from being set to 0. If it
  * is 0 already, ftrace registers the entry without patching anything, so this
@@ -226,11 +226,11 @@ void mmp_calls_wait(void)
 }
 
 /**
- * mmp_call_retry - try again to detach a call that ftrace has refused to detach
- * @call: the call
+ * mmp_call_retry - try again to detach an entry that ftrace has refused to detach
+ * @call: the functions and their entry
  *
  * Context: in the worker of attach.c, or after the worker has ended; may sleep.
- * Return: true if the call is detached.
+ * Return: true if the entry is detached.
  */
 bool mmp_call_retry(struct mmp_call *call)
 {
@@ -244,8 +244,8 @@ bool mmp_call_retry(struct mmp_call *call)
 }
 
 /**
- * mmp_call_end - make the functions stop calling their entry
- * @call: the call; does nothing if it is not attached
+ * mmp_call_end - detach the entry from the hooked functions
+ * @call: the functions and their entry; does nothing if not attached
  *
  * If ftrace refuses, the module is pinned until mmp_call_retry() has succeeded.
  * Waits for one grace period of RCU tasks, so no task is on its way to the

@@ -75,7 +75,7 @@ bool mmp_way(enum mmp_way way);
 #define MMP_FUNCTIONS	6
 
 /**
- * struct mmp_call - kernel functions that call one entry of the module
+ * struct mmp_call - hooked kernel functions that share one entry of the module
  * @entry: the entry, in arch/
  * @need: the functions
  * @back: for an entry that must tell its functions apart: address where each
@@ -208,11 +208,10 @@ struct mmp_question {
 DECLARE_PER_CPU(struct mmp_question, mmp_question);
 
 /*
- * ask.c: the last task on this CPU whose faults no policy decides, and the
- * counter of its faults
+ * ask.c: the task that faulted last on this CPU without a policy, and the address
+ * of the per-CPU counter (u64) of such faults
  */
 DECLARE_PER_CPU(struct mmp_latest, mmp_undecided);
-/* address of the counter, as for u64 __percpu * */
 DECLARE_PER_CPU(unsigned long, mmp_undecided_count);
 
 /**

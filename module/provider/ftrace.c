@@ -198,8 +198,8 @@ static int begin_calls(enum mm_policy_point point)
 }
 
 /*
- * Tries again to detach calls that ftrace has refused to detach. Returns true
- * if one is left.
+ * Tries again to detach entries that ftrace has refused to detach. Returns true
+ * if one is still attached.
  */
 static bool retry_calls(void)
 {

@@ -167,7 +167,9 @@ unsigned long mmp_sizes_admin(unsigned long vm_flags, unsigned long orders)
 
 /**
  * mmp_pmd_size_asked - test whether the kernel asks for PMD size in a fault
- * @vma: the VMA of the fault; the kernel's hooks always ask in an empty PMD
+ * @vma: the VMA of the fault
+ *
+ * Without the mm_policy hooks, the kernel asks only if PMD size is enabled.
  */
 bool mmp_pmd_size_asked(const struct vm_area_struct *vma)
 {

@@ -37,7 +37,7 @@ module_param(newer, bool, 0);
 #ifdef CONFIG_X86
 #include <asm/ibt.h>
 static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
-#define AT	0	/* a kprobe is behind ENDBR already */
+#define AT	0	/* the address of a kprobe is after ENDBR */
 #else
 static const u8 nop[MCOUNT_INSN_SIZE] = { 0x1f, 0x20, 0x03, 0xd5 };
 #define AT	4	/* the call comes after MOV X9, X30 */
