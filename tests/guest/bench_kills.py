@@ -73,7 +73,9 @@ def kill(moments: dict[str, float]) -> None:
 
 
 def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """The knobs have their old values within the lease of the watchdog."""
+    """Return what is wrong: the knobs must have their old values within the lease of
+    the watchdog.
+    """
     end = time.monotonic() + 60
     while time.monotonic() < end:
         if not TREE.holder(LOCK):
@@ -89,7 +91,9 @@ def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
 
 
 def main(seed: int, times: int) -> dict[str, object]:
-    """Kill TIMES benches; a bench that ends by itself removes policies left by earlier ones."""
+    """Kill TIMES benches; if a bench ends by itself, it also removes policies left by
+    earlier ones.
+    """
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     knobs, before = read_knobs(TREE), state()
     bench(1)  # loads all modules that it needs

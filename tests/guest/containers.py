@@ -148,7 +148,7 @@ class Node:
         return subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call of the CRI, which must succeed."""
+        """Make one call of the CRI, which must succeed."""
         assert self.client.stdin and self.client.stdout
         self.client.stdin.write(f"{method} {json.dumps(request)}\n")
         self.client.stdin.flush()

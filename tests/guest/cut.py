@@ -118,7 +118,7 @@ def kill(words: list[str], seconds: float, at_work: bool) -> bool:
 
 
 def unreadable() -> list[str]:
-    """Files that a later command could not read."""
+    """Return the files that a later command could not read."""
     wrong = []
     read_journal(TREE, lambda line, why: wrong.append(f"journal, line {line}: {why}"))
     for path in [*Path("/etc/mmpolicy").glob("*.toml"), Path("/var/lib/mmpolicy/applied.toml")]:
@@ -131,7 +131,9 @@ def unreadable() -> list[str]:
 
 
 def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """Within the lease the state is old or stock, and knobs are old or the command names them."""
+    """Return what is wrong after a killed experiment: within the lease, the state must be old or
+    stock, and each knob must be old or reported by the command.
+    """
     end = time.monotonic() + 60
     wrong = ["not asked"]
     while wrong and time.monotonic() < end:
@@ -155,7 +157,9 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
 
 
 def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
-    """The state is old, or as in the journal; otherwise it is reported and reverted."""
+    """Return what is wrong after a killed change: the state must be old or as the journal says;
+    otherwise it must be reported, and `revert` must restore it.
+    """
     entries = read_journal(TREE, lambda _line, _why: None)
     last = entries[-1] if entries and entries[-1].number > known else None
     if last and last.open:

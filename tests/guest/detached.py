@@ -82,7 +82,9 @@ class Look(NamedTuple):
 
 
 def begin(guest: Guest) -> str:
-    """Start it in a session, under load and with Prometheus; return the file of its samples."""
+    """Start the experiment in a session, under load and with Prometheus; return the file of its
+    samples.
+    """
     must(guest, SCRAPE)
     must(guest, f'systemd-run -q --unit=load sh -c "{LOAD}"')
     return str(json.loads(must(guest, LOGIN))["file"])
@@ -104,7 +106,9 @@ def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Loo
 
 
 def check_looks(looks: list[Look]) -> None:
-    """The knob has the value of the arm, if the looks before and after show one block."""
+    """Check that the knob has the value of the arm whenever the looks before and after show one
+    block.
+    """
     assert {each.place for each in looks} >= PLACES
     assert {each.status.get("measured") for each in looks} >= {True, False}
     compared = 0
@@ -130,9 +134,9 @@ def file_of(guest: Guest, path: str, folder: Path) -> Recording:
 
 
 def stop(guest: Guest) -> None:
-    """Stop it, and check by the kernel's knobs how long that takes.
+    """Stop the run, and check by the kernel's knobs how long that takes.
 
-    The guest is emulated, so seconds mean little. Stopping must take no longer than starting ten
+    The guest is emulated, so seconds mean little: stopping must take no longer than starting ten
     commands.
     """
     began, typed, restored, status, ended = map(float, must(guest, STOP).split())
@@ -144,7 +148,9 @@ def stop(guest: Guest) -> None:
 
 
 def check_file(recording: Recording) -> None:
-    """The file names the reason of the end, and the load has fewer faults in the treatment."""
+    """Check that the file gives the reason of the end, and that the load has fewer faults in the
+    treatment.
+    """
     end = recording.end
     print(f"restored in {end['restore_s']:.2f} s")
     assert (end["status"], end["restored"]) == ("interrupted", True)
@@ -165,7 +171,7 @@ def scraped(guest: Guest) -> Scrapes:
 
 
 def check_scrapes(scrapes: Scrapes, recording: Recording) -> None:
-    """At each scrape, arm and phase agree with the block in the file."""
+    """Check that arm and phase of each scrape agree with the block in the file."""
     places = set()
     for scrape in scrapes.values():
         block = recording.blocks.get(int(scrape["block"]) - 1)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""heap.py MIB: a heap that grows, is emptied and refilled on request in /tmp/ask, until /tmp/over.
+"""heap.py MIB: a heap that grows, is emptied and is refilled on request, until /tmp/over exists.
 
-It creates /tmp/ready when it is full for the first time, and /tmp/answered after each word: `grow`
-by half of MIB, `empty` (of each 64 kB one page stays; the others are zeroed in one half of the
-heap, and unmapped in the other), or `fill`. At its end it checks each page.
+It creates /tmp/ready when it is full for the first time. Each request is a word in /tmp/ask: `grow`
+by half of MIB; `empty`, after which one page of each 64 kB is left, and the others are zeroed in
+one half of the heap and unmapped in the other half; or `fill`. After each request it creates
+/tmp/answered. At its end it checks each page.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try --host` where systemd runs: killed while the sizes are in force, and from end to end."""
+"""`try --host` where systemd runs: a trial that is killed while its sizes are in force, and
+complete trials.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; done"
 
 
 def give_libraries(guest: Guest) -> None:
-    """The libraries of a report, which are those of this machine."""
+    """Install the libraries that a report needs, as copies from this machine."""
     found, place = Path(numpy.__file__).parents[1], "/usr/local/lib/python3.11/dist-packages"
     names = " ".join(f"{HOST}{path}" for name in ("numpy*", "scipy*") for path in found.glob(name))
     must(guest, f"mkdir -p {place} && ln -s {names} {place}")
@@ -40,14 +42,14 @@ def status(guest: Guest, code: int) -> Any:
 
 
 def begin(guest: Guest) -> None:
-    """A trial without an end, as far as a block in which its sizes are in force."""
+    """Begin a trial without an end, and wait for a block in which its sizes are in force."""
     must(guest, f"{TRY} 3 --pairs 500", timeout=600)
     in_force = f"grep -q '.always' {NAMES[-1]} && [ -e {RECOVERY} ]"
     must(guest, f"until {in_force}; do sleep 0.1; done", 300)
 
 
 def kill(guest: Guest) -> None:
-    """SIGKILL to the trial and its watchdog at one moment, while the sizes are in force."""
+    """Kill the trial and its watchdog at one moment by SIGKILL, while the sizes are in force."""
     freeze = f"echo 1 >{GROUP}/cgroup.freeze; until grep -q 'frozen 1' {GROUP}/cgroup.events; do :"
     in_force = f"done; grep -q '.always' {NAMES[-1]}"
     thaw = f"echo 0 >{GROUP}/cgroup.freeze; sleep 0.2"
@@ -55,7 +57,9 @@ def kill(guest: Guest) -> None:
 
 
 def check_killed(guest: Guest) -> None:
-    """Systemd restores the sizes; where that is killed, too, three commands say so."""
+    """Check that systemd restores the sizes; if systemd's unit is killed too, three commands report
+    it.
+    """
     before = must(guest, SIZES)
     begin(guest)
     kill(guest)
@@ -75,7 +79,9 @@ def check_killed(guest: Guest) -> None:
 
 
 def check_worse(guest: Guest, unit: str) -> None:
-    """A service that uses one page in 64 kB: found worse by its memory, and all is as before."""
+    """Check a service that uses one page in 64 kB: its trial ends as worse by memory, and restores
+    all.
+    """
     before = must(guest, SIZES)
     words = (
         f"--unit {unit} --candidate thp-sizes --yes --foreground --block 4 --pairs 12 --lease 1h"
@@ -90,10 +96,11 @@ def check_worse(guest: Guest, unit: str) -> None:
 
 
 def check_end(guest: Guest) -> None:
-    """A trial by systemd under load, to its end: kept or as before, by the exit code of its page.
+    """Check a trial under load that systemd runs to its end: kept or restored, as its exit code
+    says.
 
-    CPU time in an emulated guest proves nothing, so the test accepts either end. The lines of
-    systemd-tmpfiles do at a boot what the trial has done, and those of the page undo both.
+    CPU time in an emulated guest proves nothing, so the test accepts either end. At a boot, the
+    lines of systemd-tmpfiles do what the trial has done; the commands of the page undo both.
     """
     before = must(guest, SIZES)
     must(guest, f"systemd-run --unit=load sh -c '{LOAD}'")

@@ -36,7 +36,9 @@ def advise(start: int, size: int, advice: int) -> None:
 
 
 def private(size: int = SIZE, flags: int = 0) -> tuple[mmap.mmap, int]:
-    """Private memory, and the address of its first aligned 2 MB; all of it may be touched."""
+    """Map private memory of which all may be touched; return the address of its first
+    aligned 2 MB.
+    """
     memory = mmap.mmap(-1, size + BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
     return memory, -address(memory) % BLOCK
 
@@ -49,7 +51,7 @@ def touched(memory: mmap.mmap, first: int, step: int, size: int = SIZE) -> Itera
 
 
 def pinned(word: str) -> None:
-    """One page of each folio, or of each fourth, is pinned by a pipe or a buffer of io_uring."""
+    """Pin one page of each folio, or of each fourth folio, by a pipe or by a buffer of io_uring."""
     memory, first = private()
     places = [*touched(memory, first, 64 << 10)][:: BLOCK >> 16]
     start = address(memory)
@@ -68,7 +70,7 @@ def pinned(word: str) -> None:
 
 
 def locked(word: str) -> None:
-    """One page in 64 kB is used; all is locked after that, by mmap(), or as it is touched."""
+    """Use one page in 64 kB, and lock all memory: afterwards, by mmap(), or as it is touched."""
     memory, first = private(flags=LOCKED if word == "mapped" else 0)
     where = ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)
     if word == "onfault" and libc.mlock2(*where, ONFAULT):
@@ -79,7 +81,7 @@ def locked(word: str) -> None:
 
 
 def shared(word: str) -> None:
-    """One page in 2 MB is used, of a memfd, of a tmpfs, or of inherited memory."""
+    """Use one page in each 2 MB of a memfd, of a tmpfs, or of inherited memory."""
     if word == "anonymous":
         memory = mmap.mmap(-1, SIZE)
     else:
@@ -92,7 +94,7 @@ def shared(word: str) -> None:
 
 
 def hugetlb(word: str) -> None:
-    """Eight pages of a pool: private, shared, or in a memfd."""
+    """Use eight pages of a hugetlb pool: private, shared, or in a memfd."""
     if word == "memfd":
         file = os.memfd_create("pool", 4)
         os.ftruncate(file, 8 * BLOCK)
@@ -104,7 +106,7 @@ def hugetlb(word: str) -> None:
 
 
 def ksm(word: str) -> None:
-    """Pages with equal content: all, half of them, or neighbours in pairs."""
+    """Write pages with equal content: all pages, half of them, or neighbours in pairs."""
     memory, first = private()
     advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for number, at in enumerate(range(first, first + SIZE, PAGE)):
@@ -116,7 +118,7 @@ def ksm(word: str) -> None:
 
 
 def partly(word: str) -> None:
-    """Folios of which all but one page are freed: by madvise(), munmap(), or in 64 kB folios."""
+    """Free all but one page of each folio: by madvise(), by munmap(), or in folios of 64 kB."""
     memory, first = private()
     size = 64 << 10 if word == "small" else BLOCK
     start = address(memory) + first
@@ -131,7 +133,7 @@ def partly(word: str) -> None:
 
 
 def lazily(word: str) -> None:
-    """Memory after MADV_FREE: all pages, half of them, or every second one."""
+    """Free memory by MADV_FREE: all pages, half of them, or every second one."""
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
@@ -142,7 +144,7 @@ def lazily(word: str) -> None:
 
 
 def swapped(word: str) -> None:
-    """Memory that is paged out, completely, half of it, or a page of each 2 MB."""
+    """Page out memory: all of it, half of it, or one page of each 2 MB."""
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
@@ -155,7 +157,7 @@ def swapped(word: str) -> None:
 
 
 def guards(word: str) -> None:
-    """Every second page is a guard page, or 16 of them, in single pages or in a huge page."""
+    """Make every second page a guard page, or groups of 16, in single pages or in a huge page."""
     memory, first = private()
     start = address(memory) + first
     if word != "huge":
@@ -168,9 +170,8 @@ def guards(word: str) -> None:
 
 
 def reserved(word: str) -> None:
-    """Single pages in 64 GiB of reserved address space:
-
-    96 MiB in a row, or 2,048 equally spaced.
+    """Touch single pages in 64 GiB of reserved address space: 96 MiB in a row, or 2,048 pages
+    equally spaced.
     """
     memory, first = private(ROOM, NORESERVE)
     advise(address(memory) + first, ROOM, NOHUGEPAGE)

@@ -35,10 +35,10 @@ class Repeated:
         return self.runs[key]
 
     def hold(self, limit: float, figure: Figure, what: str, *arms: str) -> None:
-        """Fail if a figure is beyond its limit, in the first run and in the median of three.
+        """Fail if a figure exceeds its limit in the first run and in the median of three runs.
 
-        The other runs need these arms only, or all. Sometimes the free lists of a guest make each
-        round of a short case cost 0.003 more or less, and rarely twice as much.
+        Further runs measure only the given arms, or all. The free lists of a guest sometimes change
+        each round of a short case by 0.003, and rarely by twice as much.
         """
         __tracebackhide__ = True
         figures = [figure(self.run())]
@@ -49,19 +49,19 @@ class Repeated:
 
 
 def rarer(ours: int, stock: int) -> bool:
-    """Whether a test passes less often than at stock, beyond chance (Fisher's exact test).
+    """Return whether a test passes less often than at stock, beyond chance (Fisher's exact test).
 
-    If it passes 6 times of RUNS at stock, 3 are too few; for 5 times, 1 is.
+    If it passes 6 times of RUNS at stock, 3 are too few; if 5 times, 1 is too few.
     """
     table = [[ours, RUNS - ours], [stock, RUNS - stock]]
     return float(fisher_exact(table, alternative="less").pvalue) < 0.1
 
 
 def lost(wanted: Passed, ours: Callable[[], Passed], stock: Callable[[], Passed]) -> list[str]:
-    """Tests that pass less often than at stock, in a program that is run repeatedly.
+    """Return the tests that pass less often than at stock, by running the program repeatedly.
 
-    Some tests depend on timing. If one fails in the first run, the program runs equally often with
-    the module and at stock.
+    Some tests depend on timing. So if one fails in the first run, the program runs equally often
+    with the module and at stock.
     """
     first = ours()
     missed = wanted - first

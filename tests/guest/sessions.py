@@ -93,7 +93,7 @@ def replay(guest: Guest, name: str, folder: Path, hooks: bool = True) -> None:
 
 
 def let_redis_have_them(guest: Guest) -> None:
-    """Type README.md's command for hosts where `enabled` is `always`, under which redis refuses."""
+    """Type README.md's command that lets redis have large folios where `enabled` is `always`."""
     section = (TREE / "README.md").read_text().partition("\n## For one service\n")[2]
     before = section.partition("\n```\n")[0]
     commands = re.findall(r"^    (\S.*)$", before, re.MULTILINE)
@@ -118,7 +118,7 @@ def for_one_service(guest: Guest, folder: Path) -> None:
 
 
 def keep_it(guest: Guest) -> None:
-    """Type README.md's commands that keep the setting."""
+    """Type README.md's commands that keep the setting across a boot."""
     _, commands = readme("For one service")
     must(guest, "\n".join(["set -e", *commands]), timeout=300)
     # The files of the package are unmodified: an upgrade asks no question.

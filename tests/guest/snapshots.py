@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""snapshots.py SOCKET CGROUP WRITES: write to redis at random, and let it save itself.
+"""snapshots.py SOCKET CGROUP WRITES: in a guest, write to redis at random while it saves snapshots.
 
 Prints one JSON object: CPU microseconds of the whole cgroup, its anonymous memory in kB before the
-first snapshot and at its peak, and the number of snapshots. Runs in a guest.
+first snapshot and at its peak, and the number of snapshots.
 """
 
 from __future__ import annotations

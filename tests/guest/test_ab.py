@@ -37,7 +37,9 @@ INCONCLUSIVE, WORSE = 7, 8
 
 
 def says(pattern: str, key: str) -> str:
-    """A metric: a figure that a run of the workload touch prints about itself."""
+    """Return a metric whose value is a figure that a run of the workload touch prints
+    about itself.
+    """
     return f"{key}=cmd:{workload('touch')} {pattern} | grep -o '\"{key}\": [0-9]*'"
 
 
@@ -82,7 +84,9 @@ def effects(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
-    """Chromium shows the verdict, a line for each metric, and plots in colour."""
+    """Check in Chromium that the page shows the verdict, a line for each metric, and plots in
+    colour.
+    """
     picture = page.with_suffix(".png")
     argv = [*BROWSER, f"--user-data-dir={page.parent}/browser", f"--screenshot={picture}"]
     shown = subprocess.run(
@@ -128,7 +132,7 @@ def test_equal_arms(counting: Guest, tmp_path: Path) -> None:
 
 
 def test_sparse_memory(counting: Guest, tmp_path: Path) -> None:
-    """One page in 64 kB: adaptive saves what 64 kB folios waste."""
+    """On sparse access (one page in 64 kB), `adaptive` saves the memory that 64 kB folios waste."""
     words = f"{LONG_BLOCKS} --control {FIXED} --treatment {ADAPTIVE}"
     metrics = f"{says('every_64k 4', 'kb')} lower", says("forward 4", "mismatches")
     report = report_of(counting, words, *metrics, folder=tmp_path)
@@ -142,10 +146,10 @@ def test_sparse_memory(counting: Guest, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("pattern", "key"), (("forward 8 15", "ticks"), ("forward 2", "faults")))
 def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) -> None:
-    """Dense access: adaptive takes less than half the instructions of stock with 4 kB.
+    """On dense access, `adaptive` takes less than half the instructions of stock with 4 kB pages.
 
-    Each run has one metric, as commands of a sample run at once and each would count the other. A
-    round of 2 MB is short enough for an interrupt to change it by a third, one of 8 MB is not.
+    Each run has one metric, as commands of a sample run at once and would count each other. An
+    interrupt may change a round of 2 MB by a third, but not one of 8 MB.
     """
     words = f"{LONG_BLOCKS} --control stock --treatment {ADAPTIVE}"
     found = effects(report_of(counting, words, f"{says(pattern, key)} lower", folder=tmp_path))
@@ -154,7 +158,9 @@ def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) ->
 
 
 def test_guard_restores_within_a_second(counting: Guest) -> None:
-    """Timed from the breach of the guard, as seen by another process."""
+    """The knob has its old value within a second after the guard is broken, as another process sees
+    it.
+    """
     guest = counting
     never_idle = guest.start("exec chrt -i 0 sh -c 'while :; do :; done'")  # no clock jumps
     must(guest, "mkdir -p /sys/fs/cgroup/guarded")
@@ -212,7 +218,7 @@ def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
-    """At any moment, within the lease, and no file is left."""
+    """After SIGKILL at any moment, all is at stock within the lease, and no file is left."""
     rng = random.Random(times)
     before = must(loaded, STATE)
     expired = 0
@@ -234,9 +240,9 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
 
 
 def test_two_at_once(loaded: Guest) -> None:
-    """The second run is refused and names the first; SIGHUP and SIGTERM restore the state.
+    """A second run is refused and names the first; SIGHUP and SIGTERM restore the state.
 
-    A background job of the shell ignores SIGINT, and so do its children.
+    The test uses no SIGINT, as a background job of the shell and its children ignore it.
     """
     before = must(loaded, STATE)
     for signal, status in (("HUP", 129), ("TERM", 143)):
@@ -253,7 +259,9 @@ def test_two_at_once(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
-    """A bound cgroup is refused, as are its processes; removing a cgroup ends the run."""
+    """A run in a bound cgroup, or with its processes, is refused; removing its cgroup
+    ends a run.
+    """
     inner = "/sys/fs/cgroup/scope/inner"
     must(loaded, f"mkdir -p {inner}; mmpolicy profile create own")
     must(loaded, "mmpolicy bind --cgroup scope own")
@@ -279,9 +287,8 @@ def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
-    """If the cgroup is created again, the policy decides for its processes.
-
-    With none in it, the report has a doubt.
+    """If the cgroup is created again, the policy decides for its new processes. While it has none,
+    the report has a doubt.
     """
     folder = "/sys/fs/cgroup/again"
     must(loaded, f"mkdir {folder}")
@@ -307,7 +314,7 @@ def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
 
 
 def test_split(loaded: Guest, tmp_path: Path) -> None:
-    """Processes side by side: those in the treatment get no large folios for sparse access."""
+    """With --design split, processes in the treatment get no large folios on sparse access."""
     touch = f"{workload('touch')} every_64k 1 >/dev/null"
     job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
     words = (

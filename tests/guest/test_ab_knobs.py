@@ -43,7 +43,9 @@ def plain(machines: Machines) -> Guest:
 
 
 def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
-    """Folios of 64 kB with the treatment alone, and all knobs have their old values at the end."""
+    """Programs get folios of 64 kB in the treatment alone, and all knobs have their old values at
+    the end.
+    """
     free = must(plain, f"cat {FREE}; echo 12345 >{FREE}")
     before = must(plain, KNOBS)
     assert folios(plain, DENSE) == SMALL
@@ -65,7 +67,9 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
-    """Within the lease, all knobs and the folios of programs are as before."""
+    """After SIGKILL at any moment, all knobs and the folios of programs are as before within the
+    lease.
+    """
     rng, before, in_force = random.Random(times), must(plain, KNOBS), 0
     endless = (
         "--design switchback --block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
@@ -116,7 +120,7 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
 
 
 def test_what_is_shown_without_the_module(plain: Guest) -> None:
-    """Sizes, their counters and cgroups appear as a program uses them."""
+    """`mmpolicy thp` shows sizes, their counters and cgroups as a program uses them."""
     must(
         plain, "mkdir -p /sys/fs/cgroup/shown; echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
     )

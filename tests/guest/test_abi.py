@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/sysfs-abi.txt against the live files, both ways, and the writes that they refuse."""
+"""docs/sysfs-abi.txt agrees with the live files in both directions, and with the writes they
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -58,25 +60,25 @@ def read(guest: Guest, path: str) -> str:
 
 
 def test_every_file_is_documented(loaded: Guest) -> None:
-    """With its mode, by one entry."""
+    """Each live file has exactly one entry in the document, which gives its mode."""
     must(loaded, f"echo other >{ROOT}/profiles/create")
     assert {path: entry_of(path).mode for path in live(loaded)} == live(loaded)
 
 
 def test_every_entry_is_live(loaded: Guest) -> None:
-    """No entry without a file."""
+    """Each entry of the document has a live file."""
     paths = live(loaded)
     missing = [e.pattern for e in ENTRIES if not any(e.matches(path) for path in paths)]
     assert not missing
 
 
 def test_files_belong_to_root(loaded: Guest) -> None:
-    """So the mode decides on write access."""
+    """All files belong to root, so their mode decides who may write."""
     assert must(loaded, f"find {FOLDERS} ! -user root -o ! -group root") == ""
 
 
 def test_defaults(loaded: Guest) -> None:
-    """The values after load."""
+    """After load, each file has the default that the document gives."""
     for path, entry in files(loaded):
         if entry.default is not None:
             text = read(loaded, path)
@@ -93,7 +95,7 @@ def test_policies(loaded: Guest) -> None:
 
 
 def test_knobs_are_told_of(loaded: Guest) -> None:
-    """The files of each knob agree with the document, and there are no others."""
+    """The files of each knob agree with the document, and no other files exist."""
     folder, profile = f"{ROOT}/knobs", f"{ROOT}/profiles/default/"
     told: dict[str, dict[str, str]] = {}
     for line in must(loaded, f"cd {folder} && grep -r .").splitlines():
@@ -132,7 +134,7 @@ def entry_counts(pattern: str, name: str) -> bool:
 
 
 def test_bounds_are_accepted(loaded: Guest) -> None:
-    """The smallest and the largest number, with and without newline."""
+    """Each file accepts its smallest and its largest number, with and without a newline."""
     pokes = []
     for path, entry in plain_files(loaded):
         if entry.range and entry.mode & 0o200:
@@ -195,7 +197,7 @@ def word_pokes(path: str, entry: Entry) -> list[Poke]:
 
 
 def test_bad_writes_are_refused(loaded: Guest) -> None:
-    """With the documented errno, and no value changes."""
+    """Each bad write fails with the documented errno, and changes no value."""
     pokes = []
     for path, entry in files(loaded):
         if entry.mode & 0o200 and (entry.range or entry.values):
@@ -208,7 +210,7 @@ def test_bad_writes_are_refused(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("text", ("1", "stock"))
 def test_read_only_files(loaded: Guest, text: str) -> None:
-    """Not even root opens them for writing."""
+    """Read-only files cannot be opened for writing, not even by root."""
     pokes = [
         Poke(path, text, 1, ("EACCES",)) for path, entry in files(loaded) if entry.mode == 0o444
     ]
@@ -216,7 +218,7 @@ def test_read_only_files(loaded: Guest, text: str) -> None:
 
 
 def test_reset_cannot_be_read(loaded: Guest) -> None:
-    """The file is write-only."""
+    """The file `reset` cannot be read."""
     assert loaded.run(f"cat {ROOT}/reset").rc
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Follows docs/adding-a-policy.md literally in a copy of the tree, up to the policy's folios."""
+"""docs/adding-a-policy.md is followed literally in a copy of the tree, until the policy decides
+folios.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ POLICIES = re.compile(
 
 
 class Block(NamedTuple):
-    """A block of the document, and the last file named in the paragraph before it."""
+    """A block of the document, and the last file named in the paragraph before the block."""
 
     path: str
     kind: str
@@ -37,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    """All of them, in order."""
+    """Return all blocks in order."""
     text = (TREE / "docs/adding-a-policy.md").read_text()
     found = re.findall(r"((?:[^\n]+\n)+)\n```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [
@@ -47,7 +49,7 @@ def blocks() -> list[Block]:
 
 
 def below_its_kind(text: str, line: str) -> str:
-    """Insert a line below the last line of its kind, in a text."""
+    """Insert a line below the last line of the same kind in a text."""
     kind = re.split(r"[/,]", line)[0]
     at = text.rindex("\n", 0, text.index("\n", text.rindex(f"\n{kind}") + 1) + 1) + 1
     return text[:at] + line + text[at:]
@@ -108,7 +110,7 @@ def known(guest: Guest, module: Path) -> Guest:
 
 
 def test_unit_tests(tree: Path) -> None:
-    """The tests of the document, and those that run for every policy."""
+    """The tests that the document adds pass, and so do those that run for every policy."""
     environment = {key: value for key, value in os.environ.items() if key != "MMPOLICY_CACHE"}
     done = subprocess.run(
         [tree / "tests/unit/run", "first_page", "policies", "knobs", "no_policy"],
@@ -123,7 +125,7 @@ def test_unit_tests(tree: Path) -> None:
 
 
 def test_in_a_guest(known: Guest) -> None:
-    """The test of the document."""
+    """The guest test that the document adds passes."""
     (block,) = [block.text for block in blocks() if block.kind == "python"]
     names: dict[str, Any] = {"Guest": Guest, "switch": tools.switch, "folios": folios}
     exec(block, names)
@@ -131,7 +133,7 @@ def test_in_a_guest(known: Guest) -> None:
 
 
 def test_files(known: Guest, tree: Path) -> None:
-    """The files agree with the document."""
+    """The files in sysfs agree with the document."""
     entries = {entry.pattern: entry for entry in parse(tree / "docs/sysfs-abi.txt")}
     profile = f"{ROOT}/profiles/<profile>/anon_order"
     words = must(known, f"cat {POINT}/policy").split()
@@ -151,7 +153,7 @@ def check_knob(guest: Guest, entry: Entry, path: str) -> None:
 
 
 def test_set(known: Guest) -> None:
-    """Touches the last page first, where no folio could begin."""
+    """`set` takes effect: the test touches the last page first, where no folio could begin."""
     assert folios(known, DENSE) == [{0: 4096}]
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
     assert folios(known, DENSE) == [{2: 4096}]
@@ -159,7 +161,7 @@ def test_set(known: Guest) -> None:
 
 
 def test_bound(known: Guest) -> None:
-    """Binding one process sets the policy for it alone."""
+    """Binding one process sets the policy for this process alone."""
     profile = f"{ROOT}/profiles/try"
     must(known, f"echo try >{ROOT}/profiles/create")
     must(known, f"echo first_page >{profile}/anon_order/policy")
@@ -169,7 +171,7 @@ def test_bound(known: Guest) -> None:
 
 
 def test_reset(known: Guest) -> None:
-    """All state is as after load."""
+    """After a reset, all state is as after load."""
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
     must(known, f"echo 1 >{ROOT}/reset")
     assert must(known, f"cat {ROOT}/state {POINT}/first_page/max_order") == "stock\n4\n"

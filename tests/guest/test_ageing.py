@@ -52,7 +52,9 @@ def faults(guest: Guest, touch: str, age: str) -> float:
 
 @pytest.mark.parametrize("who", [who for who in AGES if who != "nobody"])
 def test_aged_while_it_fills(machines: Machines, who: str) -> None:
-    """Upwards and downwards: at most a tenth more faults than without ageing."""
+    """Aged while it fills upwards or downwards, a program has at most a tenth more faults than
+    without ageing.
+    """
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy; echo y >/sys/kernel/mm/lru_gen/enabled")
     switch(guest, "adaptive", max_order=4)

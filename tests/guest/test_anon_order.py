@@ -27,7 +27,7 @@ def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
 
 
 def test_what_was_mapped_is_counted(loaded: Guest) -> None:
-    """Counters of allocated folios grow by those of the area; the program has other large folios,
+    """Counters of allocated folios grow by at least the folios of the area; the program has others,
     too.
     """
     switch(loaded, "fixed", max_order=5)
@@ -38,7 +38,7 @@ def test_what_was_mapped_is_counted(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("cap", (0, 1))
 def test_fixed_without_large_orders(loaded: Guest, cap: int) -> None:
-    """mm has no large anonymous folio below order 2."""
+    """Under `fixed` with order 1 or 0, a process gets no large folio: mm has none below order 2."""
     switch(loaded, "fixed", max_order=cap)
     assert folios(loaded, DENSE) == [{0: 4096}]
 
@@ -60,7 +60,7 @@ def test_fixed_maps_pmds(loaded: Guest) -> None:
 
 
 def test_never_overrules_sysfs(loaded: Guest) -> None:
-    """Order 0, even if sysfs enables all sizes for all processes."""
+    """Under `never` every folio has order 0, even if sysfs enables all sizes for all processes."""
     must(loaded, ALL_SIZES)
     assert folios(loaded, DENSE) == [{9: 4096}]
     switch(loaded, "never")
@@ -68,9 +68,10 @@ def test_never_overrules_sysfs(loaded: Guest) -> None:
 
 
 def test_a_write_to_the_huge_zero_page(loaded: Guest) -> None:
-    """A read maps 2 MB of zeroes at once; under never a write there gets a page.
+    """Under `never`, a write to the huge zero page gets a single page.
 
-    Stock gives a page too on 6.12, and later a huge page. Without hooks, no policy is asked there.
+    A read maps 2 MB of zeroes at once. On 6.12, stock gives a single page too; on later kernels a
+    huge page. Without hooks, no policy is asked there.
     """
     must(loaded, f"echo always >{THP}/enabled; echo 1 >{THP}/use_zero_page")
     count = "sed -n 's/^thp_zero_page_alloc //p' /proc/vmstat"
@@ -94,7 +95,7 @@ def test_stock_obeys_sysfs(loaded: Guest) -> None:
 
 
 def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
-    """Unloading disables the sizes that policies had enabled, whatever policy was active."""
+    """After unload, no size that policies had enabled is enabled, whichever policy was active."""
     switch(loaded, "fixed", max_order=4)
     assert folios(loaded, DENSE) == [{4: 4096}]
     must(loaded, "rmmod mmpolicy")
@@ -102,7 +103,7 @@ def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
 
 
 def test_change_in_mid_run(loaded: Guest) -> None:
-    """The next fault of a running program sees a new policy."""
+    """A running program gets the folios of a new policy from the next fault on."""
     switch(loaded, "fixed", max_order=4)
     words = "map 4096 touch 0 512 sh touch 512 1024 sh touch 1024 4096"
     found = folios(
@@ -122,13 +123,13 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     "veto", (f"madvise 0 4096 {MADV_NOHUGEPAGE}", "thp_disable 1", "userfaultfd 0 4096")
 )
 def test_vetoes_win(loaded: Guest, policy: str, veto: str) -> None:
-    """MADV_NOHUGEPAGE, prctl and userfaultfd always mean order 0."""
+    """Memory with MADV_NOHUGEPAGE, prctl or userfaultfd gets order 0 under every policy."""
     switch(loaded, policy, max_order=9)
     assert folios(loaded, f"map 4096 {veto} touch 0 4096 folios 0 4096 verify") == [{0: 4096}]
 
 
 def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
-    """In areas with MADV_HUGEPAGE a policy decides only if configured to."""
+    """In areas with MADV_HUGEPAGE, a policy decides only with override_madvise=1."""
     asked = f"map 4096 madvise 0 4096 {MADV_HUGEPAGE} touch 0 4096 folios 0 4096 verify"
     switch(loaded, "never")
     assert folios(loaded, asked) == [{9: 4096}]
@@ -162,11 +163,10 @@ def test_vma_size(loaded: Guest) -> None:
 @pytest.mark.parametrize("pattern", ("forward", "backward", "streams", "threads", "brk", "stack"))
 @pytest.mark.parametrize("cap", (4, 9))
 def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None:
-    """Most of the memory is in folios of the cap, none is larger.
+    """On dense access, most memory is in folios of max_order, and no folio is larger.
 
-    In the first round the stack grows page by page, so that no large folio fits. If the kernel
-    keeps its page tables, later rounds get no PMD mapping. A heap also grows in steps that are too
-    small.
+    In the first round the stack grows page by page, so no large folio fits. If the kernel keeps its
+    page tables, later rounds get no PMD mapping. A heap also grows in steps that are too small.
     """
     switch(loaded, "adaptive", max_order=cap, min_folios=1)
     pages = touch(loaded, pattern, 64, rounds=2)["pages"]
@@ -177,7 +177,9 @@ def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None
 
 
 def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
-    """A folio above 64 kB is only a fraction of the memory that the process had before."""
+    """A folio above 64 kB is never larger than a fraction of the memory that the process had
+    before.
+    """
     switch(loaded, "adaptive", max_order=9, min_folios=32)
     pages = touch(loaded, "forward", 128)["pages"]
     assert all(pages[str(order)] >= 30 << order for order in range(4, 9))
@@ -186,7 +188,7 @@ def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("pattern", ("every_32k", "every_64k", "every_128k"))
 def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
-    """Only touched pages are allocated."""
+    """On sparse access, only the touched pages are allocated."""
     switch(loaded, "adaptive", max_order=9)
     found = touch(loaded, pattern, 64)
     assert found["pages"].keys() == {"0", "none"}
@@ -194,7 +196,7 @@ def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
 
 
 def test_adaptive_probes_huge_blocks(loaded: Guest) -> None:
-    """Every n-th block of 2 MiB gets smaller folios, which show whether they are used."""
+    """Every n-th block of 2 MB gets smaller folios, whose accessed bits show use."""
     blocks = {}
     for every in (0, 2, 16):
         switch(loaded, "adaptive", max_order=9, min_folios=1, probe_blocks=every)
@@ -216,7 +218,7 @@ until [ $(cat {THP}/khugepaged/full_scans) -ge $end ]; do sleep 0.05; done
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_khugepaged_obeys(loaded: Guest, policy: str) -> None:
-    """khugepaged makes no folio that a fault would not get; under stock it does.
+    """khugepaged makes only folios that a fault could get; under stock it makes others too.
 
     The first area makes khugepaged scan the process.
     """
@@ -235,7 +237,8 @@ POPULATE_READ = 22
 
 
 def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
-    """Under adaptive, with 64 kB at most: a range in which each page was used, and no other.
+    """Under `adaptive` with 64 kB at most, khugepaged collapses a range if each of its pages was
+    used, and no other range.
 
     In the second half of the area, the last page of a range was not touched, or a page was only
     read and so maps the zero page. Under stock khugepaged collapses these too.
@@ -255,9 +258,10 @@ def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
 
 @pytest.mark.parametrize(("policy", "cap"), (("never", 0), ("fixed", 2), ("adaptive", 9)))
 def test_khugepaged_leaves_small_what_was_left_small(loaded: Guest, policy: str, cap: int) -> None:
-    """One page in 64 kB, all sizes enabled, max_ptes_none at its maximum.
+    """With one page used in 64 kB, khugepaged leaves the folios as the policy made them.
 
-    Under stock each of these pages would be enough for a folio of PMD size.
+    All sizes are enabled, and max_ptes_none is at its maximum: under stock, each of these pages
+    would be enough for a folio of PMD size.
     """
     must(loaded, f"{FAST}; {ALL_SIZES}; echo 511 >{THP}/khugepaged/max_ptes_none")
     if cap:
@@ -279,7 +283,7 @@ FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1300M
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
 def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
-    """If little memory is available, folios are smaller, and large again afterwards."""
+    """Folios are smaller while little memory is available, and large again afterwards."""
     # adaptive gives huge pages to processes that have 64 MB
     words = "map 32768 touch 0 32768 folios 0 32768"
     must(loaded, f"echo 50 >{POINT}/min_available_percent")
@@ -297,7 +301,7 @@ def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
 
 
 def test_no_pressure_limit(loaded: Guest) -> None:
-    """With the limit at 0 no order is lowered."""
+    """With min_available_percent=0, short memory lowers no order."""
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     switch(loaded, "fixed", max_order=9)
     try:
@@ -315,10 +319,10 @@ OUT = f"madvise 0 4096 {MADV_PAGEOUT}"
 
 @pytest.mark.parametrize("order", (2, 4, 8))
 def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
-    """Pages come back from zram in folios of the cap, with their content.
+    """Pages come back from zram in folios of max_order, with their content.
 
-    Their swap slots are contiguous, whatever folios they went out in. The slots are aligned for a
-    larger folio, as this swap area was not used before.
+    Their swap slots are contiguous, whatever folios they went out in, and aligned for a larger
+    folio, as this swap area was not used before.
     """
     must(loaded, "swapoff /dev/zram0 && swapon /dev/zram0")
     switch(loaded, "fixed", max_order=4)
@@ -330,7 +334,9 @@ def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
 
 
 def test_never_swaps_in_single_pages(loaded: Guest) -> None:
-    """Even pages swapped out in large folios, and with large sizes enabled in sysfs."""
+    """Under `never`, pages come back from swap as single pages, even if they went out in large
+    folios and sysfs enables large sizes.
+    """
     must(loaded, ALL_SIZES)
     switch(loaded, "fixed", max_order=4)
     words = f"map 4096 touch 0 4096 {OUT} sh verify folios 0 4096"
@@ -367,7 +373,7 @@ def test_data_survives(loaded: Guest, scene: str) -> None:
 
 
 def test_neighbours_may_differ(loaded: Guest) -> None:
-    """A hole in a block keeps the rest of the block: smaller folios lie around it, none
+    """With a hole in a block, the rest of the block gets smaller folios around the hole, and none
     across it.
     """
     switch(loaded, "fixed", max_order=9)

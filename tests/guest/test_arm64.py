@@ -81,7 +81,7 @@ def test_never_overrules_sysfs(loaded: Guest) -> None:
 
 
 def test_adaptive(loaded: Guest) -> None:
-    """Few faults on dense access, and no memory lost on sparse access."""
+    """`adaptive` has few faults on dense access, and wastes no memory on sparse access."""
     never = {pattern: touch(loaded, pattern, 16) for pattern in ("forward", "every_64k")}
     switch(loaded, "adaptive", max_order=4)
     found = {pattern: touch(loaded, pattern, 16) for pattern in ("forward", "every_64k")}
@@ -99,8 +99,9 @@ def test_untried_build(guest: Guest) -> None:
 
 
 def test_fingerprint(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is equal on each CPU, in each boot and while functions are traced: else a host would say
-    after a boot that its kernel is another build.
+    """The fingerprint is equal on each CPU, at each boot and while functions are traced.
+
+    Otherwise a host would report after a boot that its kernel is another build.
     """
     found, models = list[str](), list[str]()
 
@@ -170,7 +171,7 @@ def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
 
 
 def test_what_policies_cost(all_machines: Machines) -> None:
-    """Counted instructions, relative to all sizes off in the same guest.
+    """Policies cost a bounded number of instructions, relative to all sizes off in the same guest.
 
     Where `adaptive` saves little, it costs at most 1.04 of its cost on amd64.
     """
@@ -268,7 +269,7 @@ USED_KB = 2048  # by the sparse half of dense_sparse on 64 MB
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[dict[str, Path]]:
-    """The folders of the modules of all ways."""
+    """Build the module in each way; return the folder of each."""
     place = cache_dir() / "ways"
     shutil.rmtree(place, ignore_errors=True)
     sources = Kernel.of_flavor(SERIES, FLAVOR).image.parent / "src"
@@ -292,7 +293,8 @@ def built() -> Iterator[dict[str, Path]]:
 @pytest.mark.full
 @pytest.mark.skipif(SERIES != "6.12", reason="the compiler of later kernels is in another root")
 def test_ways_to_see_use(all_machines: Machines, built: dict[str, Path]) -> None:
-    """What each way costs and takes, and whether folded blocks have witnesses.
+    """Mapping the outermost blocks unfolded leaves no witness in a folded block and wastes no
+    memory, at the lowest cost of the ways that do.
 
     The emulator ignores PTE_CONT and sets the accessed bit of one page, so memory shows nothing of
     a way that reads folded entries raw: hardware may set the bit of any of the 16.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Short memory lowers orders: whichever CPU detects it, and whichever node or cgroup is short."""
+"""Short memory lowers orders, whichever CPU detects it, and whichever node or cgroup is short."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CGROUP = "/sys/fs/cgroup/mmpolicy-available"
 
 @contextmanager
 def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
-    """Fill mib MiB with a file in tmpfs, written by a command that begins with command."""
+    """Run a command that fills `mib` MiB with a file in tmpfs."""
     must(guest, "mkdir -p /fill && mount -t tmpfs -o size=95% fill /fill")
     must(guest, f"{command} head -c {mib}M /dev/zero >/fill/f; sleep 0.3")
     try:
@@ -41,7 +41,9 @@ def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
 
 
 def test_while_a_cpu_idles(machines: Machines) -> None:
-    """The CPU that started the sampling is idle; another one uses memory up."""
+    """Short memory is noticed while the CPU that started the sampling is idle and another CPU uses
+    the memory up.
+    """
     guest = machines.get(mem="1G", cpus=4, append="isolcpus=3 tsc=reliable")
     must(guest, "modprobe mmpolicy; for irq in /proc/irq/*/smp_affinity; do echo 1 >$irq; done; :")
     must(guest, f"taskset 8 sh -c 'echo fixed >{POINT}/policy'; sleep 1")
@@ -68,7 +70,9 @@ def test_huge_pages_of_others_are_not_missed(machines: Machines) -> None:
 
 @contextmanager
 def cgroups(guest: Guest, limit: str) -> Iterator[str]:
-    """A cgroup with two children, and a limit; prefixes of commands in the first child."""
+    """Make a cgroup with two children and a limit; return prefixes that run commands in the first
+    child.
+    """
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP}/one {CGROUP}/two && echo {LIMIT_MB}M >{CGROUP}/{limit}")
@@ -80,9 +84,9 @@ def cgroups(guest: Guest, limit: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("limit", ("memory.max", "one/memory.max", "memory.high"))
 def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
-    """If large folios would make the cgroup or an ancestor reclaim, folios are small.
+    """Folios are small if large ones would make the cgroup or an ancestor reclaim.
 
-    On one CPU: each keeps up to 256 kB that it has charged in advance.
+    The test uses one CPU, as each CPU keeps up to 256 kB that it has charged in advance.
     """
     must(loaded, ops_command(SMALL))  # so that its program is not charged to the cgroup
     switch(loaded, "fixed", max_order=4)
@@ -97,7 +101,7 @@ def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
 
 @pytest.mark.parametrize(("limit", "reader"), [("one/memory.max", "one"), ("memory.max", "two")])
 def test_files_fill_a_limit(loaded: Guest, limit: str, reader: str) -> None:
-    """A cgroup full of file pages is not short, whichever child has them."""
+    """A cgroup that is full of file pages does not count as short, whichever child has them."""
     must(loaded, "echo 3 >/proc/sys/vm/drop_caches")
     switch(loaded, "fixed", max_order=4)
     with cgroups(loaded, limit) as begin:
@@ -127,7 +131,9 @@ for i in range(children // 2):
 
 @contextmanager
 def full_of_files(guest: Guest, children: int) -> Iterator[None]:
-    """Children of CGROUP; each of the newer half has read another part of large files."""
+    """Make children of CGROUP, of which the newer half has read another part of large
+    files each.
+    """
     names = f"$(seq 0 {children - 1})"
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
@@ -144,9 +150,11 @@ def full_of_files(guest: Guest, children: int) -> Iterator[None]:
 
 @pytest.mark.flavor("cloud")
 def test_files_of_many_fill_a_limit(machines: Machines) -> None:
-    """A cgroup near its limit by files of 200 children is not short, at no cost to faults.
+    """A cgroup that is near its limit by files of 200 children does not count as short, and faults
+    there cost no more.
 
-    The kernel does not reclaim here. Counted instructions: of a fault with the limit, and without.
+    The kernel does not reclaim here. The test counts instructions of a fault with the limit, and
+    without.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy")
@@ -169,10 +177,10 @@ def test_files_of_many_fill_a_limit(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
-    """Three nested cgroups are short from the first fault on, so all get a page.
+    """Under three nested cgroups that are short, each fault gets a page, and costs little more than
+    with max_order=0.
 
-    Counted instructions: faults cost little more than with a max_order of 0, which disables sizes.
-    Memory is checked once a tick.
+    Memory is checked once per tick; the test counts instructions.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
@@ -195,7 +203,9 @@ def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_a_process_outgrows_its_node(machines: Machines) -> None:
-    """Its folios stay large to the end, at first from its node, then from the other one."""
+    """The folios of a process that outgrows its node stay large: first on its node, then on the
+    other.
+    """
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     switch(guest, "fixed", max_order=4)
@@ -208,7 +218,9 @@ def test_a_process_outgrows_its_node(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_bound_to_a_full_node(machines: Machines) -> None:
-    """Folios are small if the only allowed node is full, whatever the CPU's node has."""
+    """Folios are small if the only allowed node is full, however much the CPU's own
+    node has free.
+    """
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     switch(guest, "fixed", max_order=4)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` on Debian's own kernel: a policy for one command, knobs, and restoring both."""
+"""`bench` on Debian's own kernel: a policy for one command, the kernel's knobs, and how both are
+restored.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_killed_under_a_policy(guest: Guest) -> None:
-    """The program dies, the policy is removed, and no setting is left."""
+    """If `bench` is killed under a policy, the program dies, and neither policy nor setting is
+    left.
+    """
     before = must(guest, STATE)
     command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
     for _ in range(3):
@@ -72,7 +76,7 @@ def test_killed_under_a_policy(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_killed_at_random_moments(guest: Guest) -> None:
-    """The knobs are restored each time, also if the watchdog is killed at another moment."""
+    """The knobs are restored after each kill, even if the watchdog is killed at another moment."""
     before = must(guest, STATE)
     script = Path(__file__).with_name("bench_kills.py")
     found = json.loads(must(guest, f"{SCRIPT} {script} 1 100", timeout=3600))

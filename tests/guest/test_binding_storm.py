@@ -25,7 +25,9 @@ MEASURES = (
 
 @checkers("seconds", 20, 600, kasan=600, kcsan=300)
 def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
-    """No page holds foreign data, no binding is left, and the kernel's checkers report no bug."""
+    """In a storm of changes, no page holds foreign data, no binding is left, and the kernel's
+    checkers report no bug.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy")
     found = ran(guest, f"{workload('bindstorm')} {seconds}", timeout=seconds * 2 + 300)

@@ -35,7 +35,9 @@ NEW_PROCESS = f"sh -c {shlex.quote(ops_command(DENSE))}"
 
 @pytest.fixture
 def two(loaded: Guest) -> Iterator[Guest]:
-    """Profiles a (adaptive), b (never) and c (fixed, 64 kB); cgroups t/a and t/b, not bound."""
+    """Make profiles a (adaptive), b (never) and c (fixed, 64 kB), and cgroups t/a and t/b, which
+    are not bound.
+    """
     script = "for name in a b c; do echo $name >create || exit; done; "
     script += "echo adaptive >a/anon_order/policy && echo never >b/anon_order/policy"
     script += " && echo fixed >c/anon_order/policy"
@@ -45,13 +47,13 @@ def two(loaded: Guest) -> Iterator[Guest]:
 
 
 def bind(profile: str, *cgroups: str) -> str:
-    """Shell commands that bind cgroups below the top."""
+    """Return shell commands that bind cgroups below the top."""
     lines = [f"stat -c %i {TOP}/{cgroup} >{PROFILES}/{profile}/cgroups" for cgroup in cgroups]
     return " && ".join(lines)
 
 
 def enter(cgroup: str, process: str = "$$") -> str:
-    """A shell command that moves a process."""
+    """Return a shell command that moves a process."""
     return f"echo {process} >{TOP}/{cgroup}/cgroup.procs"
 
 
@@ -62,12 +64,14 @@ def inside(guest: Guest, cgroup: str, words: str = DENSE, *shell: str) -> list[P
 
 
 def is_large(found: Pages) -> bool:
-    """Whether folios look as under adaptive in a dense area: nearly all of it in 64 kB."""
+    """Return whether folios look as under `adaptive` in a dense area: nearly all memory
+    in 64 kB.
+    """
     return found.get(4, 0) >= 4096 - 64 and sum(found.values()) == 4096
 
 
 def bound(guest: Guest, profile: str, kind: str) -> set[int]:
-    """The ids in "cgroups" or "pids"."""
+    """Return the ids in "cgroups" or "pids"."""
     return {int(word) for word in must(guest, f"cat {PROFILES}/{profile}/{kind}").split()}
 
 
@@ -102,7 +106,9 @@ def test_counters_are_of_the_profile(two: Guest) -> None:
 
 
 def test_a_task_that_moves(two: Guest) -> None:
-    """The new cgroup decides at once, there and back, also for faults of its other threads."""
+    """When a task moves, the new cgroup decides at once, there and back, also for faults of its
+    other threads.
+    """
     must(two, bind("c", "a") + " && " + bind("b", "b"))
     words = f"{DENSE} sh {DENSE} sh {DENSE}"
     moves = [enter(cgroup, "$PPID") for cgroup in ("b", "a")]
@@ -110,7 +116,9 @@ def test_a_task_that_moves(two: Guest) -> None:
 
 
 def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
-    """Children inherit, also those created later, until they are bound themselves."""
+    """The nearest bound ancestor decides: children inherit, also those created later, until they
+    are bound themselves.
+    """
     must(two, f"mkdir -p {TOP}/a/x/y && {bind('c', 'a')}")
     assert inside(two, "a/x/y") == [{4: 4096}]
     must(two, f"mkdir {TOP}/a/later")
@@ -125,7 +133,7 @@ def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
 
 
 def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
-    """A binding ends with its cgroup; a new cgroup of that name is not bound."""
+    """A binding ends with its cgroup; a new cgroup of the same name is not bound."""
     must(two, bind("c", "a"))
     must(two, f"rmdir {TOP}/a && mkdir {TOP}/a")
     assert not bound(two, "c", "cgroups")
@@ -134,7 +142,7 @@ def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
 
 
 def test_many_cgroups(two: Guest) -> None:
-    """A thousand, all listed; each is distinguished from its neighbour."""
+    """A thousand cgroups can be bound, are all listed, and are told apart."""
     make = f"cd {TOP}/a && mkdir $(seq 1000) && stat -c %i $(seq 1000)"
     ids = must(two, make).split()
     halves = {"c": ids[:500], "b": ids[500:]}
@@ -153,7 +161,7 @@ def test_many_cgroups(two: Guest) -> None:
 
 
 def test_a_process(two: Guest) -> None:
-    """Its own binding wins over that of its cgroup; exec keeps it, exit ends it."""
+    """The binding of a process wins over that of its cgroup; exec keeps it, and exit ends it."""
     must(two, bind("b", "a"))
     mine = f"echo $PPID >{PROFILES}/c/pids"
     undo = f"echo -$PPID >{PROFILES}/c/pids"
@@ -211,26 +219,28 @@ def results(all_machines: Machines) -> Results:
 
 
 def test_depth_costs_nothing(results: Results) -> None:
-    """A task three levels below the bound cgroup, against one level."""
+    """A fault costs as much three levels below the bound cgroup as one level below it."""
     ratio = results.ratio("three levels up", "its parent", bindings.CASE, "ticks")
     assert ratio <= 1.005, bindings.report(results)
 
 
 def test_number_costs_nothing(results: Results) -> None:
-    """A thousand bound cgroups, against one."""
+    """A fault costs as much with a thousand bound cgroups as with one."""
     ratio = results.ratio("1,000 cgroups", "one cgroup", bindings.CASE, "ticks")
     assert ratio <= 1.01, bindings.report(results)
 
 
 @pytest.mark.parametrize("arm", ("one cgroup", "its parent"))
 def test_a_binding_is_cheap(results: Results, arm: str) -> None:
-    """Against an unbound process whose profile default has that policy."""
+    """A fault of a bound process costs little more than under the same policy in the profile
+    "default".
+    """
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
     assert ratio <= 1.008, bindings.report(results)
 
 
 @pytest.mark.parametrize(("arm", "limit"), [("experiment", 1.012), ("timed", 1.035)])
 def test_an_experiment_is_cheap(results: Results, arm: str, limit: float) -> None:
-    """For a unit in an arm; then also with timed faults."""
+    """A fault of a unit in an experiment costs little more, also while faults are timed."""
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
     assert ratio <= limit, bindings.report(results)
