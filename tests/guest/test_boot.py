@@ -91,7 +91,7 @@ pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """A Debian with the packages; each guest has its own writable layer."""
+    """Return a Debian with the packages; each guest has its own writable layer."""
     with folder_of_root("boot") as path:
         system = new_system(path, "cloud")
         system.put("etc/apt/apt.conf.d/90yes", YES)
@@ -134,7 +134,7 @@ def many(system: System) -> System:
 
 
 def folios(guest: Guest) -> dict[str, dict[str, int]]:
-    """Folios of each service at its start."""
+    """Return the folios of each service at its start."""
     must(guest, f"for i in $(seq 300); do [ $(find /run/many -size +0 | wc -l) -ge {SERVICES} ] &&"
          " break; sleep 1; done", timeout=400)  # fmt: skip
     lines = must(guest, 'cd /run/many; for each in *; do echo "$each $(head -n 1 $each)"; done')
@@ -152,7 +152,7 @@ def bound(guest: Guest) -> int:
 
 @pytest.mark.long
 def test_all_of_many_services(many: System) -> None:
-    """Each is in its profile before its first instruction, and no unit failed."""
+    """Each of many services is in its profile before its first instruction, and no unit failed."""
     with booted(many) as guest:
         assert folios(guest) == dict.fromkeys(NAMES, LARGE)
         assert (bound(guest), must(guest, "systemctl is-active mmpolicy")) == (SERVICES, "active\n")
@@ -223,7 +223,9 @@ def check_names_of_systemd(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_one_file_is_damaged(many: System) -> None:
-    """Only its own service loses the profile, and verbs that compare report it."""
+    """If one manifest is damaged, only its own service loses the profile, and verbs that compare
+    report the damage.
+    """
     path = f"etc/mmpolicy/90-{DAMAGED}.service.toml"
     whole = (many.folder / path).read_text()
     many.put(path, whole[:-9])
@@ -243,7 +245,9 @@ def test_one_file_is_damaged(many: System) -> None:
 
 @pytest.mark.long
 def test_the_disk_is_full(many: System) -> None:
-    """All services are bound, and the command reports the state that it could not store."""
+    """With a full disk, all services are bound, and the command reports the state that it could not
+    store.
+    """
     before = (many.folder / "etc/fstab").read_text() if (many.folder / "etc/fstab").exists() else ""
     many.put("etc/fstab", before + FULL)
     many.put("etc/systemd/system/fill.service", FILL)
@@ -281,7 +285,7 @@ def wasted(guest: Guest) -> int:
 
 
 def at_a_terminal(guest: Guest, text: str) -> str:
-    """Type a text into a shell of a guest; return the screen at its end."""
+    """Type a text into a shell of a guest; return the final screen."""
     child, terminal = pty.fork()
     if not child:
         sys.stdin = open(0)  # noqa: SIM115 (pytest has taken the usual one)
@@ -299,7 +303,7 @@ def at_a_terminal(guest: Guest, text: str) -> str:
 
 
 def check_two_lines(guest: Guest) -> None:
-    """The two lines of README.md that need no module, and the two that undo them."""
+    """Check the two lines of README.md that need no module, and the two that undo them."""
     touch = f"{HOST}{workload('ops')} map {PAGES} touch 0 {PAGES} folios 0 {PAGES}"
     lines = readme("Less CPU time: two lines, no module")[0]
     for typed, made in (
@@ -314,7 +318,7 @@ def check_two_lines(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_readme_look_first(plain: System) -> None:
-    """README.md's first look: it shows the waste, and the command that frees it."""
+    """README.md's first look shows the waste, and the command that frees it."""
     with booted(plain, "always") as guest:
         must(guest, f"systemd-run --unit=wasteful {HOST}{workload('stops')} 128 16")
         must(guest, "until [ -e /tmp/ready ]; do sleep 1; done", timeout=300)
@@ -351,7 +355,7 @@ def filled(guest: Guest) -> int:
     "seconds", [pytest.param(1, marks=pytest.mark.long), pytest.param(610, marks=pytest.mark.full)]
 )
 def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
-    """README.md's steps, typed on Debian's own kernel with its own `always`.
+    """README.md's steps take effect on Debian's own kernel with its own `always`.
 
     After a boot, now with `madvise`, the policies are on.
     """
@@ -381,7 +385,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
 def test_tutorial(plain: System, tmp_path: Path) -> None:
     """Each command of the tutorial prints the output shown, on Debian's kernel with its `always`.
 
-    Its first lines let redis have large folios, and it gets some.
+    The first lines of the tutorial let redis have large folios, and redis gets some.
     """
     forbids = "grep -c 'THP_enabled:.*0' /proc/$(pidof redis-server)/status || true"
     allocated = f"for kb in 16 32 64; do cat {THP}/hugepages-${{kb}}kB/stats/anon_fault_alloc; done"
@@ -394,7 +398,9 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_sizes_of_the_whole_host(plain: System) -> None:
-    """`try --host` without the module, killed and to its end; a kept setting holds at a boot."""
+    """`try --host` works without the module, if killed and to its end; a kept setting holds at a
+    boot.
+    """
     with booted(plain) as guest:
         must(guest, "mmpolicy unload")
         host_sizes.give_libraries(guest)
@@ -424,7 +430,9 @@ GOES_ON = re.compile(r"mmpolicy try --watch 10% --trial try-[-\d]+")
 
 @pytest.fixture
 def tried(plain: System) -> Iterator[System]:
-    """This Debian with a service that is worse under 64 kB, and one for which `adaptive` pays."""
+    """Return this Debian with a service that is worse with 64 kB, and one for which `adaptive`
+    pays.
+    """
     programs = {"sparse": SPARSE, "tried": WORKS}
     for name, text in programs.items():
         plain.put(f"root/{name}.py", text)
@@ -436,10 +444,11 @@ def tried(plain: System) -> Iterator[System]:
 
 @pytest.mark.full
 def test_try_a_service_over_a_boot(tried: System) -> None:
-    """A service that is worse under 64 kB is back; one for which a setting pays keeps it.
+    """A service that is worse with 64 kB has its former setting back; one for which a setting pays
+    keeps it.
 
-    After a boot the setting holds, and four commands name one command that goes on testing it;
-    `try --stop` ends that test, and the setting stays.
+    After a boot the setting holds, and four commands name one command that continues the test; `try
+    --stop` ends that test, and the setting stays.
     """
     with booted(tried) as guest:
         host_sizes.give_libraries(guest)
@@ -471,7 +480,9 @@ def test_try_a_service_over_a_boot(tried: System) -> None:
 
 @pytest.mark.full
 def test_an_experiment_outlives_its_session(plain: System, tmp_path: Path) -> None:
-    """Its status agrees with the kernel in each phase; after its end no trace is left."""
+    """A detached experiment outlives its session: its status agrees with the kernel in each phase,
+    and it leaves nothing behind.
+    """
     with booted(plain) as guest:
         before = must(guest, detached.STATE)
         assert must(guest, "mmpolicy ab status") == "no experiment runs\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory of the module: many profiles, many bindings, many switches."""
+"""Memory of the module, with many profiles, many bindings and many switches of policies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ echo $n
 
 
 def used(guest: Guest) -> int:
-    """Memory of the kernel, in kB."""
+    """Return the memory that the kernel uses, in kB."""
     return int(must(guest, USED))
 
 
@@ -50,7 +50,9 @@ def used(guest: Guest) -> int:
     "seconds", (0, pytest.param(3600, marks=[pytest.mark.full, pytest.mark.flavor("patched")]))
 )
 def test_memory(loaded: Guest, seconds: int) -> None:
-    """Memory grows with the number of objects, not with switches, and all of it is freed."""
+    """The module's memory grows with the number of objects, not with switches, and all of it is
+    freed.
+    """
     must(loaded, f"mkdir -p {CGROUPS} && cd {CGROUPS} && mkdir $(seq {BINDINGS})")
     must(loaded, ALL_AND_BACK)  # so that the slabs exist
     at_first = used(loaded)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF on Debian's own kernel: their effect, and everything that ends it."""
+"""Policies in BPF on Debian's own kernel: their effect, and everything that can end a policy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SINGLE, KB64, KB16 = {0: 4096}, {4: 4096}, {2: 4096}
 
 
 def answering(answer: str, name: str = "answering", body: str = "", more: str = "") -> Path:
-    """A policy that gives the same answer to every fault."""
+    """Return a policy that gives the same answer to every fault."""
     source = SOURCE.replace("hostile", name) % ("", f"{body} return {answer};", more)
     return policy_object(name, source)
 
@@ -102,7 +102,9 @@ def test_fixed(guest: Guest) -> None:
 
 
 def test_block(guest: Guest) -> None:
-    """Nearly all forward access gets 64 kB folios; one page in 256 kB gets single pages only."""
+    """Under the example `block`, nearly all forward access gets 64 kB folios; one page in 256 kB
+    gets single pages only.
+    """
     must(guest, load(example("block")))
     switch(guest, "block")
     (dense,) = folios(guest, DENSE)
@@ -114,8 +116,8 @@ def test_block(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_block_asks_as_without_the_flag(guest: Guest) -> None:
-    """With MMP_IF_NEAR, the program is called for fewer faults, and all folios are as
-    without it.
+    """With MMP_IF_NEAR, the program is called for fewer faults, and all folios are as without the
+    flag.
     """
     source = (EXAMPLES / "block.bpf.c").read_text()
     always = policy_object("always", source.replace(", .flags = MMP_IF_NEAR", ""))
@@ -129,7 +131,7 @@ def test_block_asks_as_without_the_flag(guest: Guest) -> None:
 
 
 def test_questions(guest: Guest) -> None:
-    """Kfuncs return the truth: the program reports each wrong answer as its error."""
+    """Kfuncs return correct values: the program reports each wrong value as its error."""
     body = """
     __s64 page = fault->address - fault->start >> 12;
     static const char wrong[] = "a question was answered wrongly";
@@ -235,7 +237,9 @@ def test_reasons_are_counted(guest: Guest) -> None:
 
 
 def test_bound(guest: Guest) -> None:
-    """Two cgroups have a program each; when one program goes, the other cgroup keeps its own."""
+    """Two cgroups have a program each; if one program is unloaded, the other cgroup
+    keeps its own.
+    """
     must(guest, f"{load(example('fixed'))}; {load(answering('2'))}; mkdir -p {TOP}/a {TOP}/b")
     for name, policy in ("a", "fixed64"), ("b", "answering"):
         must(guest, f"echo {name} >{ROOT}/profiles/create; {bind(name, name)}")
@@ -285,7 +289,8 @@ def answers_of_dense(guest: Guest) -> Counter[tuple[str, str]]:
 
 
 def test_live(guest: Guest) -> None:
-    """The command shows the answers that led to folios, and the kfunc calls before each answer.
+    """`policy show --live` shows the answers that led to folios, and the kfunc calls before each
+    answer.
 
     Answers of another program, which is a shadow, are not shown.
     """
@@ -319,7 +324,9 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_ends(guest: Guest, end: str) -> None:
-    """Each end leaves all at stock; the module can be unloaded once no program is loaded."""
+    """However a program ends, all is at stock afterwards; the module can be unloaded once no
+    program is loaded.
+    """
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
     must(guest, f"{ENDS[end]}; until grep -q '.stock.' {POINT}/policy; do :; done")
@@ -387,7 +394,9 @@ LINK_CREATE, LINK_UPDATE = 28, 29  # of the kernel's enum bpf_cmd
 
 
 def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
-    """A loader that stops for 5 s before it registers, as on a busy host, is not refused."""
+    """If a loader is stopped for 5 s before it registers, as on a busy host, its program is still
+    accepted.
+    """
     late = f"{workload('late')} {{}} 5000 "
     must(guest, late.format(LINK_CREATE) + load(answering("4")))
     switch(guest, "answering")
@@ -430,8 +439,8 @@ BTF = "/sys/kernel/btf/vmlinux"
 
 
 def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
-    """Copy all files that a round reads to memory, also the kernel's BTF, read there in
-    one piece.
+    """Copy all files that a round reads to memory, also the kernel's BTF, which is read in one
+    piece there.
     """
     copies = "\n".join(f"cp {path} {HERE}/{name}" for name, path in objects.items())
     must(
@@ -444,7 +453,8 @@ def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
 
 
 def storm(guest: Guest, rounds: int) -> None:
-    """No data is wrong, the kernel's log is clean, and each fourth round unloads the module.
+    """In a storm of loads and faults, no data is wrong and the kernel's log is clean; each fourth
+    round unloads the module.
 
     Two policies take turns, so that one is loaded while the other one is still being freed. Grace
     periods are expedited, so that a use after free shows sooner.
@@ -493,14 +503,16 @@ END""",
 
 @pytest.mark.long
 def test_storm(guest: Guest) -> None:
-    """Eight rounds."""
+    """The storm passes in eight rounds."""
     storm(guest, 8)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_long_storm(checked: Guest, piece: int) -> None:
-    """A thousand rounds in pieces, so that a piece that fails early costs little."""
+    """The storm passes in a thousand rounds, in pieces, so that a piece that fails early costs
+    little.
+    """
     print(f"rounds from {piece * ROUNDS} on")
     storm(checked, ROUNDS)
 
@@ -509,7 +521,7 @@ def test_long_storm(checked: Guest, piece: int) -> None:
 
 
 def test_hostile(guest: Guest) -> None:
-    """Each program is refused with a one-line reason, and leaves no trace on the host."""
+    """Each hostile program is refused with a one-line reason, and leaves no trace on the host."""
     objects = {name: policy_object(name, each.source()) for name, each in HOSTILE.items()}
     wrong = []
     for name, path in objects.items():
@@ -525,14 +537,14 @@ def test_hostile(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_no_object(guest: Guest) -> None:
-    """A text file is refused with the reason that it is no BPF object."""
+    """A text file is refused with the reason that it is not a BPF object file."""
     result = guest.run(load(Path("/etc/passwd")))
     assert "is not a BPF object" in why(Done(result.rc, "", result.out), "passwd", 30).message
 
 
 @pytest.mark.full
 def test_no_jit(guest: Guest) -> None:
-    """Without the JIT each program is refused with a reason: the kernel's, or the module's."""
+    """Without the JIT, each program is refused with a reason: the kernel's, or the module's."""
     must(guest, "echo 0 >/proc/sys/net/core/bpf_jit_enable")
     results = [guest.run(load(example(name))) for name in ("fixed", "block")]
     must(guest, "echo 1 >/proc/sys/net/core/bpf_jit_enable")
@@ -546,7 +558,9 @@ def test_no_jit(guest: Guest) -> None:
 
 @pytest.mark.flavor("patched")
 def test_kernel_without(machines: Machines) -> None:
-    """The lean kernel has no BTF of modules: sysfs gives the reason, and policies in C work."""
+    """On the lean kernel, which has no BTF of modules, sysfs gives the reason, and policies in C
+    work.
+    """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     assert must(guest, f"cat {ROOT}/bpf/available").startswith("unavailable: ")
@@ -562,7 +576,7 @@ REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
 
 
 def author(*lines: str) -> str:
-    """Commands of a user who has installed the packages mmpolicy-bpf and libbpf-dev."""
+    """Return commands of a user who has installed the packages mmpolicy-bpf and libbpf-dev."""
     built = helper().parent
     start = f"export CPATH={HEADERS}:{built}/include PATH={built}:$PATH; mkdir -p /run/author"
     return "\n".join([start, 'sudo() { "$@"; }', "cd /run/author || exit; set -e", *lines])
@@ -570,7 +584,9 @@ def author(*lines: str) -> str:
 
 @pytest.mark.full
 def test_an_author(guest: Guest) -> None:
-    """The commands of the page, typed by a new user, work from nothing to a report."""
+    """The commands of docs/writing-a-policy.md, typed by a new user, work from nothing
+    to a report.
+    """
     (first, look, (revert, *compare), replace, keep) = readme("From nothing to a report", PAGE)
     must(
         guest,

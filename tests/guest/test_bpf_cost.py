@@ -40,7 +40,7 @@ OPEN = f"echo open >{ROOT}/profiles/create; echo fixed >{ROOT}/profiles/open/ano
 
 
 def take_large(guest: Guest) -> Iterator[Sample]:
-    """The median run of each arm; for 64 kB, runs differ by more than the cost of a call."""
+    """Take the median run of each arm; for 64 kB, runs differ by more than the cost of a call."""
     taken: dict[str, list[Sample]] = {arm: [] for arm in ARMS_OF_LARGE}
     for _ in range(TIMES):
         for arm, runs in taken.items():
@@ -51,7 +51,7 @@ def take_large(guest: Guest) -> Iterator[Sample]:
 
 
 def costs_on(machines: Machines, flavor: str) -> Repeated:
-    """Runs of all policies in turn, in one guest."""
+    """Run all policies in turn, in one guest."""
 
     def take(_: frozenset[str]) -> Results:
         machines.end()
@@ -83,7 +83,9 @@ def costs(all_machines: Machines, stock: str) -> Repeated:
     ("policy", "in_c", "case"), [("zero", "pages", FORWARD), ("fixed64", "fixed", LARGE)]
 )
 def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Case) -> None:
-    """Extra instructions of a fault, compared with an equal answer in C."""
+    """A kfunc costs a bounded number of instructions per fault, compared with an equal
+    policy in C.
+    """
 
     def beyond(run: Results) -> float:
         ours, theirs = (
@@ -98,9 +100,9 @@ def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Ca
 
 @pytest.mark.parametrize(("case", "limit"), [(FORWARD, 1.02 + NOISE), (SPARSE, 1.045)])
 def test_what_block_costs(costs: Repeated, case: Case, limit: float) -> None:
-    """A rule by use, with MMP_IF_NEAR, against adaptive; both with equal memory.
+    """A rule by use with MMP_IF_NEAR costs little more than `adaptive`, with equal memory.
 
-    In sparse access, adaptive answers most faults in advance, which takes 3 % less: three runs
+    On sparse access, `adaptive` answers most faults in advance, which takes 3 % less: three runs
     were 1.0403, 1.0396 and 1.0385.
     """
 

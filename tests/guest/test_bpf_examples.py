@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of policies in BPF, and the effects of the examples and the table of their figures."""
+"""Knobs of policies in BPF, the effects of the examples, and the table of their figures."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def with_module(machines: Machines, flavor: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def guest(machines: Machines) -> Iterator[Guest]:
-    """On Debian's kernel for clouds."""
+    """Return a guest with Debian's kernel for clouds."""
     yield from with_module(machines, "cloud")
 
 
 def with_knobs(name: str, *knobs: str, order: str = "fault->knob[0]") -> str:
-    """Words that load a policy whose answer is a knob."""
+    """Return the words that load a policy whose answer is a knob."""
     more = f", .knobs = {{ {', '.join(knobs)} }}"
     source = SOURCE.replace("hostile", name) % ("", f"return MMP_ANSWER({order}, MMP_CAP);", more)
     return loading(policy_object(name, source))
 
 
 def knob(name: str, text: str = "0, 9, 2") -> str:
-    """C source of a knob."""
+    """Return the C source of a knob."""
     return f'{{ "{name}", "order", "the order of all", {text} }}'
 
 
@@ -63,7 +63,9 @@ def knob(name: str, text: str = "0, 9, 2") -> str:
 
 
 def test_knobs(guest: Guest) -> None:
-    """Knobs are in each profile, old and new, act on its processes, and go with the policy."""
+    """Knobs of a program are in each profile, old and new, act on its processes, and are removed
+    with the policy.
+    """
     must(guest, f"echo old >{PROFILES}/create; {with_knobs('sized', knob('size'), knob('more'))}")
     must(guest, f"echo new >{PROFILES}/create")
     found = must(guest, f"cd {KNOBS}/sized/size && cat min max default unit meaning")
@@ -108,7 +110,9 @@ WRONG = {
 
 
 def test_wrong_knobs(guest: Guest) -> None:
-    """Each is refused with a line that names the fault; a replacement must have equal knobs."""
+    """A program with a wrong knob is refused with a line that names the fault; a replacement must
+    have equal knobs.
+    """
     for what, knobs in WRONG.items():
         result = guest.run(with_knobs("wrong", knobs))
         assert "a knob of the policy" in why(Done(result.rc, "", result.out), "x", 30).message, what
@@ -125,7 +129,9 @@ def test_wrong_knobs(guest: Guest) -> None:
 
 
 def test_per_process(guest: Guest) -> None:
-    """Huge pages for the named process, and no large folio for the others."""
+    """The example `per_process` gives huge pages to the named process, and no large folio to the
+    others.
+    """
     must(guest, loading(example("per_process")))
     switch(guest, "per_process")
     assert folios(guest, DENSE) == [SINGLE]
@@ -134,7 +140,9 @@ def test_per_process(guest: Guest) -> None:
 
 
 def test_small_cgroups(guest: Guest) -> None:
-    """Pages until the cgroup has a given size; pages again while it stalls on memory."""
+    """The example `small_cgroups` gives single pages until the cgroup has a given size, and again
+    while it stalls on memory.
+    """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
     must(guest, loading(example("small_cgroups")))
@@ -148,7 +156,7 @@ def test_small_cgroups(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_pressure(guest: Guest) -> None:
-    """A cgroup over its limit stalls on memory, and gets pages then."""
+    """A cgroup over its limit stalls on memory, and gets single pages then."""
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control; echo 8M >{TOP}/a/memory.high")
     must(guest, loading(example("small_cgroups")))
@@ -165,7 +173,9 @@ def test_pressure(guest: Guest) -> None:
 
 
 def test_bestfit(guest: Guest) -> None:
-    """The largest size that fits into the area and is free."""
+    """Under the example `bestfit`, a fault gets the largest folio that fits into the area and is
+    free.
+    """
     must(guest, loading(example("bestfit")))
     switch(guest, "bestfit")
     assert folios(guest, DENSE) == [HUGE]
@@ -178,7 +188,9 @@ def test_bestfit(guest: Guest) -> None:
 
 
 def test_learn(guest: Guest) -> None:
-    """A process that fills its memory gets 64 kB after a while; one with gaps does not."""
+    """Under the example `learn`, a process that fills its memory gets 64 kB after a while; one with
+    gaps does not.
+    """
     must(guest, loading(example("learn")))
     switch(guest, "learn")
     (dense,) = folios(guest, DENSE)
@@ -193,7 +205,7 @@ ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*" + r"\| ([\d.,]+) " * 4 + r"\|$", re.M
 
 
 def measured(guest: Guest, policy: str) -> list[float]:
-    """Faults and MB of a dense and of a sparse walk over 64 MB, in a cgroup."""
+    """Return faults and MB of a dense and of a sparse walk over 64 MB, in a cgroup."""
     must(guest, f"echo {policy} >{POINT}/policy")
     found = []
     for pattern in PATTERNS:
@@ -204,7 +216,9 @@ def measured(guest: Guest, policy: str) -> list[float]:
 
 @pytest.mark.full
 def test_table(guest: Guest) -> None:
-    """The figures of docs/writing-a-policy.md for each example, and for the policies in C."""
+    """The figures in the table of docs/writing-a-policy.md hold, for each example and for the
+    policies in C.
+    """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
     rows = ROW.findall((TREE / "docs/writing-a-policy.md").read_text())

@@ -35,7 +35,7 @@ NOT_HERE = {"test_backoff"}
 
 @pytest.fixture
 def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """The guest of the file that a test is from."""
+    """Return the guest of the file that the test is from."""
     for guest in GUESTS[request.function.__module__](machines, "btf"):
         assert must(guest, f"cat {ROOT}/provider") == "hooks\n"
         yield guest

@@ -77,7 +77,9 @@ MMP_POLICY_OF(compact, policy, .name = "of_knob", .compact = (void *)of_knob, .k
 
 
 def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest]:
-    """Two nodes, swap and the module, and no program from an earlier test."""
+    """Return a guest with two nodes, swap and the module, and with no program from an
+    earlier test.
+    """
     guest = of_nodes(machines, flavor, cpus=1, nodes=2, swap="1G", **needs)
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
     yield guest
@@ -86,13 +88,14 @@ def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Iterator[Guest]:
-    """On Debian's own kernels."""
+    """Return a guest with one of Debian's own kernels."""
     yield from with_nodes(machines, stock)
 
 
 @pytest.fixture
 def counting(machines: Machines) -> Iterator[Guest]:
-    """A fresh guest on the kernel for clouds, whose clock counts instructions, so that it repeats.
+    """Return a fresh guest on the kernel for clouds whose clock counts instructions, so that runs
+    repeat.
 
     A zone keeps the results of compaction, and defers it after failures.
     """
@@ -120,7 +123,7 @@ def traced(guest: Guest) -> Iterator[None]:
 
 
 def told(guest: Guest, point: str) -> list[dict[str, str]]:
-    """Contexts and answers of the programs of a point, and "at" which second."""
+    """Return contexts and answers of the programs of a point, with the seconds of each as "at"."""
     lines = re.findall(
         rf" (\d+\.\d+): mmpolicy_bpf_{point}: (.*)", must(guest, f"cat {TRACING}/trace")
     )
@@ -128,7 +131,7 @@ def told(guest: Guest, point: str) -> list[dict[str, str]]:
 
 
 def effort_of(guest: Guest, answer: int) -> bool:
-    """Does a process reclaim directly for its huge pages, with such an answer?"""
+    """Return whether a process reclaims directly for its huge pages under this answer."""
     set_policy(guest, "thp_gfp", "of_knob", effort=answer)
     before = for_large(guest)
     found = reclaimed(touched(guest, SPARSE))
@@ -138,7 +141,9 @@ def effort_of(guest: Guest, answer: int) -> bool:
 
 
 def test_efforts(guest: Guest) -> None:
-    """Each answer has the effort of its name; an invalid answer means stock, and is counted."""
+    """Each answer has the effect that its name says; an invalid answer means stock, and
+    is counted.
+    """
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert must(guest, f"cat {SLOT}/point") == "thp_gfp\n"
     assert "of_knob" not in must(guest, f"cat {PROFILE}/anon_order/policy")
@@ -156,7 +161,7 @@ def test_efforts(guest: Guest) -> None:
 
 
 def test_effort_gives_up(guest: Guest) -> None:
-    """The point is at stock then, and the reason is kept."""
+    """After a program reports an error, the point is at stock, and the reason is kept."""
     must(guest, loading(policy_object("of_knob", EFFORT)))
     set_policy(guest, "thp_gfp", "of_knob", error=1)
     touched(guest, f"map 4 {MADVISED} touch 1")
@@ -165,7 +170,7 @@ def test_effort_gives_up(guest: Guest) -> None:
 
 
 def compaction_of(guest: Guest) -> dict[str, int]:
-    """Counters of the point after a request for huge pages in crumbs."""
+    """Return counters of the point after a request for huge pages in fragmented memory."""
     before = counters(guest, "compact")
     found = touched(guest, CRUMBS.format(56))
     after = counters(guest, "compact")
@@ -175,7 +180,9 @@ def compaction_of(guest: Guest) -> dict[str, int]:
 
 
 def test_answers_of_compact(guest: Guest) -> None:
-    """A zone is skipped or scanned; an invalid answer means stock, and is counted."""
+    """A zone is skipped or scanned as the program answers; an invalid answer means stock, and is
+    counted.
+    """
     must(guest, f"{IN_CRUMBS}; {loading(policy_object('of_knob', COMPACT))}")
     for answer in DEFER, TRY, 9:
         set_policy(guest, "compact", "of_knob", answer=answer)
@@ -194,7 +201,9 @@ def test_answers_of_compact(guest: Guest) -> None:
 
 
 def test_calm(guest: Guest) -> None:
-    """No page is reclaimed for requested huge pages; stock does so here."""
+    """Under the example `calm`, no page is reclaimed for requested huge pages; stock does reclaim
+    here.
+    """
     must(guest, loading(example("calm")))
     set_policy(guest, "thp_gfp", "calm")
     assert "pgscan_direct" not in reclaimed(touched(guest, SPARSE))
@@ -207,7 +216,9 @@ CLOSE_S = 0.1  # the host may stop the guest between an answer and its event
 
 
 def test_backoff(guest: Guest) -> None:
-    """After a failure the zone is skipped, for a time that grows with the pages scanned."""
+    """Under the example `backoff`, a zone is skipped after a failure, for a time that grows with
+    the pages scanned.
+    """
     must(guest, f"{IN_CRUMBS}; {loading(example('backoff'))}")
     for paid in 0, 1000:
         set_policy(guest, "compact", "backoff", us_per_page=paid)
@@ -238,7 +249,7 @@ CLOSE = 0.25  # relative deviation allowed between a figure and the range measur
 
 
 def measured(guest: Guest, point: str, policy: str) -> list[float]:
-    """MB in large folios, and pages scanned to compact and to reclaim for them."""
+    """Return MB in large folios, and the pages scanned to compact and to reclaim for them."""
     set_policy(guest, point, policy)
     found = touched(guest, LOAD[point])
     compacted = sum(found.get(f"compact_{kind}_scanned", 0) for kind in ("migrate", "free"))
@@ -249,7 +260,9 @@ def measured(guest: Guest, point: str, policy: str) -> list[float]:
 @pytest.mark.skipif(SERIES != "6.12", reason="the table is of Linux 6.12")
 @pytest.mark.parametrize(("point", "policy", "cells"), ROWS, ids=[row[1] for row in ROWS])
 def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> None:
-    """The figures of docs/writing-a-policy.md for the examples of these points, and for others."""
+    """The figures in the table of docs/writing-a-policy.md hold, for the examples of these points
+    and for other policies.
+    """
     name, _, kind = policy.partition(".")
     must(counting, f"{SETUP[point]}; {loading(example(name)) if kind else ':'}")
     for here, cell in zip(measured(counting, point, name), cells, strict=True):
@@ -258,7 +271,7 @@ def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> No
 
 
 def test_the_table_has_all_examples() -> None:
-    """For both points."""
+    """The table has all examples of both points."""
     for point, macro in MACRO.items():
         named = {policy for of, policy, _ in ROWS if of == point and "." in policy}
         assert named == set(examples_of(macro))
@@ -281,7 +294,7 @@ def test_one_name(guest: Guest) -> None:
 
 
 def test_slots_serve_all_points(guest: Guest, tmp_path: Path) -> None:
-    """A slot freed by a policy of one point takes a policy of another."""
+    """If a policy of one point frees a slot, a policy of another point can take it."""
     for _ in range(2):
         for path in example("fixed"), policy_object("of_knob", EFFORT), example("backoff"):
             must(guest, f"{loading(path)}; {UNLOAD}; sleep 0.5")

@@ -33,14 +33,16 @@ NEAR = 1.02  # docs/measured.md has 1.00 to 1.03, of all five loads
 
 @pytest.fixture
 def pools(loaded: Guest) -> Iterator[Guest]:
-    """The usual guest with all stock and a consumer of page_pool; at the end all pages are back."""
+    """Return the usual guest, all stock, with a consumer of page_pool; at the end all pages must be
+    back.
+    """
     must(loaded, f"modprobe {MODULE} && {parameters('single=0')}")
     yield loaded
     must(loaded, f"rmmod {MODULE}")
 
 
 def per_refill(guest: Guest, load: str = "steady") -> int:
-    """Pages of each refill, as counted by page_pool; all of one size."""
+    """Return the pages of each refill, as page_pool counts them; all refills must have one size."""
     found = consume(guest, load, 128)
     assert found["failed"] == found["inflight"] == 0
     assert found["pages"] <= found["taken"]
@@ -49,7 +51,7 @@ def per_refill(guest: Guest, load: str = "steady") -> int:
 
 
 def stats(guest: Guest) -> dict[str, int]:
-    """Counters of the point that are not 0."""
+    """Return the counters of the point that are not 0."""
     pairs = (line.split() for line in must(guest, f"cat {STATS}").splitlines())
     return {name: int(value) for name, value in pairs if value != "0"}
 
@@ -58,7 +60,9 @@ def stats(guest: Guest) -> dict[str, int]:
 
 
 def test_refills_follow_the_setting(pools: Guest) -> None:
-    """Exactly, whatever the size; and stock is 64 before and after."""
+    """Refills have exactly the configured size; under stock they have 64 pages, before
+    and after.
+    """
     load = "bursty"
     assert per_refill(pools, load) == 64
     for pages in (*SIZES, 2, 63, 100, 127):
@@ -71,7 +75,7 @@ def test_refills_follow_the_setting(pools: Guest) -> None:
 
 
 def test_a_refused_size_changes_nothing(pools: Guest) -> None:
-    """0, 129 and text that is no number."""
+    """A refused size (0, 129 and text) changes nothing."""
     must(pools, fixed(16))
     for text in ("0", "129", "-1", "4294967297", "x", ""):
         assert pools.run(f"echo '{text}' >{POINT}/fixed/pages").rc
@@ -91,7 +95,9 @@ def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
 
 
 def test_counters_are_those_of_page_pool(pools: Guest) -> None:
-    """Refills, pages, and both histograms; no counter moves in stock."""
+    """Counters of refills, pages and both histograms agree with those of page_pool; none moves
+    under stock.
+    """
     consume(pools, "steady", 64)
     assert not stats(pools)
     must(pools, fixed(32))
@@ -106,7 +112,7 @@ def test_counters_are_those_of_page_pool(pools: Guest) -> None:
 
 
 def test_cost_is_counted_on_request(pools: Guest) -> None:
-    """With measure=1 each refill in softirq is a sample."""
+    """With measure=1, each refill in softirq is a sample; without it, none is."""
     must(pools, fixed(32) + f" && echo 1 >{bulk.MEASURE}")
     consume(pools, "steady", 64)
     must(pools, f"echo 0 >{bulk.MEASURE}")
@@ -140,14 +146,19 @@ def test_larger_refills_are_cheaper(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("load", ("steady", "bursty", "starved 40"))
 def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
-    """Including the time to learn it."""
+    """The cost of `adaptive` is near that of the best fixed size, including the time to
+    learn it.
+    """
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= NEAR, bulk.report(results)
 
 
 @pytest.mark.flavor("unpatched", "patched")
 def test_adaptive_without_any_page_left(results: Results) -> None:
-    """Each page comes alone then, so the cost of watching shows: 0.990 on 6.12, 1.003 on 7.2."""
+    """Without free memory, watching refills costs little: each page comes alone then.
+
+    Measured: 0.990 on 6.12, 1.003 on 7.2.
+    """
     load = "starved -32"
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= 1.05, bulk.report(results)
@@ -158,7 +169,9 @@ def test_adaptive_without_any_page_left(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("arm", ("patched", "loaded", "unloaded"))
 def test_off_costs_nothing(results: Results, arm: str) -> None:
-    """Hooks without module, a module that is all stock, and after its unload."""
+    """Refills cost as much as without the series with hooks and no module, with a module that is
+    all stock, and after its unload.
+    """
     for load, limit in {"steady": 1.0025, "bursty": 1.0025, bulk.REDIRECT: 1.01}.items():
         assert results.ratio(arm, bulk.BASE, load, "ticks") <= limit, bulk.report(results)
 
@@ -167,7 +180,7 @@ def test_off_costs_nothing(results: Results, arm: str) -> None:
 
 
 def in_flight(guest: Guest) -> tuple[int, int]:
-    """Number of pages that pools have taken, and number still out."""
+    """Return the number of pages that pools have taken, and the number still in use."""
     last: dict[str, tuple[int, int]] = {}
     taken = 0
     for pool, inflight, hold, _ in RELEASED.findall(must(guest, f"cat {TRACING}/trace")):
@@ -178,7 +191,7 @@ def in_flight(guest: Guest) -> tuple[int, int]:
 
 
 def free_bytes(guest: Guest) -> int:
-    """Free memory and slabs, where KASAN keeps freed objects; without the page cache."""
+    """Return free memory and slabs (KASAN keeps freed objects there), without the page cache."""
     drop = "sync; echo 3 >/proc/sys/vm/drop_caches"
     words = must(guest, f"{drop}; grep -E '^(MemFree|Slab):' /proc/meminfo").split()
     return sum(int(word) << 10 for word in words if word.isdigit())
@@ -196,7 +209,9 @@ def unwatch(guest: Guest) -> None:
 
 @pytest.mark.parametrize("policy", (fixed(1), fixed(128), bulk.ADAPTIVE))
 def test_packets_arrive(pools: Guest, policy: str) -> None:
-    """Through XDP_REDIRECT, with their data; each takes a page, and all come back."""
+    """Packets arrive through XDP_REDIRECT with their data; each takes a page, and all pages come
+    back.
+    """
     watch(pools)
     must(pools, policy)
     assert redirect(pools, rounds=4, packets=500)["packets"] == 2000
@@ -209,7 +224,9 @@ def test_packets_arrive(pools: Guest, policy: str) -> None:
 
 @checkers("rounds", 6, 60, kasan=3, kcsan=20)
 def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
-    """Packets and bursts while policies change and the module is reloaded: no page is lost."""
+    """No page is lost while packets and bursts arrive, policies change, and the module
+    is reloaded.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, f"modprobe mmpolicy && modprobe {MODULE} && {parameters('single=0 rounds=100')}")
     watch(guest)

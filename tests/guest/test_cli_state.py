@@ -67,7 +67,9 @@ def test_profiles_and_bindings(loaded: Guest) -> None:
 
 
 def test_one_bad_line_of_forty(loaded: Guest) -> None:
-    """The error names the line, and every file is unchanged, byte by byte."""
+    """For one bad line of forty, the error names the line, and every file is unchanged, byte for
+    byte.
+    """
     must(loaded, f"mkdir -p {GROUP}")
     old = f"{ROOT}/profiles/old"
     must(loaded, f"echo old >{ROOT}/profiles/create && stat -c %i {GROUP} >{old}/cgroups")
@@ -81,7 +83,7 @@ def test_one_bad_line_of_forty(loaded: Guest) -> None:
 
 
 def test_manifest_there_and_back(loaded: Guest) -> None:
-    """save, reset and apply restore the files; verify detects a change by hand."""
+    """After save and reset, apply restores the files; verify detects a change by hand."""
     must(loaded, f"mkdir -p {GROUP}")
     put(loaded, forty(4, '"web.service" = "p1"'))
     cli(loaded, f"apply {FILE}")
@@ -102,7 +104,9 @@ def test_manifest_there_and_back(loaded: Guest) -> None:
 
 
 def test_hostile_names(loaded: Guest) -> None:
-    """As root on the real tree: names, manifests and journals write nothing elsewhere."""
+    """Hostile names, manifests and journals, given by root on the real tree, write nothing
+    elsewhere.
+    """
     targets = [*VICTIMS, f"{ROOT}/reset"]
     for path in VICTIMS[:3]:
         must(loaded, f"mkdir -p {Path(path).parent} && echo precious >{path}")
@@ -132,7 +136,7 @@ def test_the_log_of_the_system(loaded: Guest) -> None:
 
 
 def test_map_sees_what_the_process_has(loaded: Guest) -> None:
-    """It finds the folios that the process itself finds, and all zero-filled pages."""
+    """`map` finds the folios that the process itself finds, and all zero-filled pages."""
     cli(loaded, "set anon_order fixed max_order=4")
     look = "exec mmpolicy map --json $PPID"
     output = must(loaded, ops_command("map 1024 every 0 512 16 folios 0 1024 sh", look))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies of compact on fragmented memory: the pages scanned, and the huge pages gained."""
+"""Policies of compact on fragmented memory: the pages that they scan, and the huge pages that they
+gain.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
-    """Answers at the last priority of compaction, and before it."""
+    """Return the policy's answers at the last priority of compaction, and before it."""
     seen: dict[str, list[dict[str, str]]] = {"last": [], "earlier": []}
     when = "earlier"
     for name, said in trace(guest, command):
@@ -63,7 +65,8 @@ def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
 
 
 def check_last_priority(machines: Machines, *flavor: str) -> None:
-    """With an overdrawn budget, the policy refuses; but it is not asked about the last attempt.
+    """Check that the policy is not asked about the last attempt, though its overdrawn budget would
+    refuse it.
 
     If the kernel itself has deferred a zone, the policy is not asked either, so not in each round;
     on a busy host, three rounds may be too few.
@@ -85,12 +88,14 @@ def check_last_priority(machines: Machines, *flavor: str) -> None:
 
 
 def test_last_priority_is_never_held_back(machines: Machines) -> None:
-    """With the hooks."""
+    """With the hooks, the last priority of compaction is never skipped."""
     check_last_priority(machines)
 
 
 def deferrals(machines: Machines, policy: str) -> int:
-    """How often a zone was deferred, or for longer, where compaction hardly succeeds."""
+    """Return how often a zone was deferred, or deferred for longer, where compaction hardly
+    succeeds.
+    """
     machines.end()
     guest = machines.get(mem=bench.MEM, cpus=1, nodes=bench.NODES)
     must(guest, "echo 0 >/proc/sys/vm/compaction_proactiveness")
@@ -102,7 +107,9 @@ def deferrals(machines: Machines, policy: str) -> int:
 
 
 def test_eager_does_not_defer_others(machines: Machines) -> None:
-    """Of its failed attempts, only those that stock would have made too defer the zone."""
+    """Of the failed attempts of `eager`, only those that stock would have made too
+    defer the zone.
+    """
     stock = deferrals(machines, "stock")
     assert stock > 5
     assert deferrals(machines, "eager") <= stock * 1.2
@@ -118,7 +125,7 @@ def compare(machines: Machines, name: str, arms: tuple[str, ...], seeds: int = 1
 
 
 def test_hopeless(machines: Machines) -> None:
-    """Where compaction hardly succeeds, budget soon stops trying, and eager never does."""
+    """Where compaction hardly succeeds, `budget` soon stops trying, and `eager` never does."""
     results = compare(machines, "hopeless", ("stock", *bench.POLICIES))
     assert results.value("stock", "hopeless", "scanned") > 1_000_000
     assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.1
@@ -129,7 +136,9 @@ def test_hopeless(machines: Machines) -> None:
 
 
 def test_eager_does_not_wait(machines: Machines) -> None:
-    """If all free memory is requested, it gets more of it than stock, which defers attempts."""
+    """If all free memory is requested, `eager` gets more of it than stock, which defers
+    attempts.
+    """
     results = compare(machines, "idle, short", ("stock", "eager"), seeds=2)
     assert results.ratio("eager", "stock", "idle, short", "large") >= 1.06
 
@@ -141,7 +150,9 @@ def test_eager_does_not_wait(machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle", "busy"])
 def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
-    """No arm gets more than exists: both policies get it too, and budget scans less."""
+    """If more is requested than exists, no arm gets more than exists: both policies get that much,
+    and `budget` scans less.
+    """
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.value("stock", name, "large") > 200
     assert results.ratio("budget", "stock", name, "scanned") <= 0.5
@@ -152,7 +163,9 @@ def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle, short", "busy, short"])
 def test_asked_for_what_is_free_in_full(machines: Machines, name: str) -> None:
-    """Eager gets more than stock, budget equally many."""
+    """If all free memory is requested, `eager` gets more than stock, and `budget` as
+    much as stock.
+    """
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.ratio("budget", "stock", name, "large") >= 0.96
     assert results.ratio("eager", "stock", name, "large") >= 1.06
@@ -174,7 +187,9 @@ done
 @pytest.mark.full
 @pytest.mark.flavor("debug")
 def test_switching_under_load(machines: Machines) -> None:
-    """Four processes fault, free and compact: no checker reports a bug, and all data is intact."""
+    """While four processes fault, free and compact, policies switch: no checker reports a bug, and
+    all data is intact.
+    """
     guest = machines.get("debug", mem="1G", cpus=2, nodes=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switching = guest.start(f"rm -f /run/stop; {SWITCHES.format(point=bench.POINT)}")

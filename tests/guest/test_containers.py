@@ -30,7 +30,7 @@ WAYS = (
 
 
 def pods(count: int, containers: int) -> dict[str, Any]:
-    """Each pod uses other annotations."""
+    """Return pods, each with other annotations."""
     found = {}
     for number in range(count):
         annotations, first, others = WAYS[number % len(WAYS)]
@@ -40,7 +40,7 @@ def pods(count: int, containers: int) -> dict[str, Any]:
 
 
 def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
-    """Whether a program's folios match its profile from its first instruction on.
+    """Return whether a program's folios match its profile from its first instruction on.
 
     Without the plugin the profile has no effect. If the plugin was killed, its successor may have
     started in between.

@@ -38,7 +38,7 @@ caps = pytest.mark.parametrize("cap", AREAS)
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Repeated:
-    """Each arm in a guest of its own; takes some minutes."""
+    """Measure each arm in a guest of its own, which takes some minutes."""
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -55,18 +55,18 @@ def results(all_machines: Machines) -> Repeated:
 
 
 def case(pattern: str, cap: int) -> str:
-    """The case of a pattern on the area for a cap."""
+    """Return the case of a pattern on the area that fits a limit."""
     return MALLOC.name() if pattern == MALLOC.pattern else f"{pattern} {AREAS[cap]}M"
 
 
 def best_fixed(results: Results, name: str, key: str, cap: int) -> float:
-    """The lowest cost of a fixed order up to a cap."""
+    """Return the lowest cost of a fixed order up to a limit."""
     found = [results.find(f"fixed-{order}", name, key) for order in AREAS if order <= cap]
     return min(value for value in found if value is not None)
 
 
 def dearest(results: Results, arm: str) -> float:
-    """Highest cost of an arm as a multiple of BASE, over the cases with most faults.
+    """Return the highest cost of an arm as a multiple of BASE, over the cases with most faults.
 
     While all is off, a fault costs equally much in all cases; the other cases are too short.
     """
@@ -77,7 +77,9 @@ def dearest(results: Results, arm: str) -> float:
 
 @pytest.mark.parametrize("arm", OFF)
 def test_off_costs_nothing(results: Repeated, arm: str) -> None:
-    """Hooks without module, a module that is all stock, and after its unload."""
+    """Faults cost as much as without the series with hooks and no module, with a module that is all
+    stock, and after its unload.
+    """
     results.hold(OFF[arm] + NOISE, lambda run: dearest(run, arm), f"ticks of {arm}", BASE, arm)
 
 
@@ -85,7 +87,8 @@ def test_off_costs_nothing(results: Repeated, arm: str) -> None:
 @pytest.mark.parametrize("pattern", DENSE)
 @pytest.mark.parametrize(("key", "limit"), [("ticks", 1.03 + NOISE), ("faults", 1.10)])
 def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit: float) -> None:
-    """Adaptive is near the best fixed order under an equal cap.
+    """On dense access, `adaptive` costs little more than the best fixed order with the same
+    max_order.
 
     Each larger size takes some 32 folios of the one before (min_folios).
     """
@@ -101,7 +104,8 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 @pytest.mark.parametrize("pattern", SPARSE)
 @pytest.mark.parametrize("key", ["ticks", "kb"])
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
-    """Adaptive with default knobs is near order 0 of the unpatched kernel.
+    """On sparse access, `adaptive` with default knobs costs little more than order 0 of the
+    unpatched kernel.
 
     malloc has 64 faults in all, and differs by 0.03 between kernels, or boots. A decision in random
     order takes 80 instructions on 6.12, and 103 on 7.2, which counts sections with preemption off.
@@ -114,7 +118,9 @@ def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
 
 @pytest.mark.parametrize("pattern", CHANGING)
 def test_changing_access(results: Repeated, pattern: str) -> None:
-    """Each half is near the better one of order 0 and the best fixed order."""
+    """When access changes, each half costs little more than the better one of order 0 and the best
+    fixed order.
+    """
     cap = 4
     name, arm = f"{pattern} {CHANGE}M", f"adaptive-{cap}"
 

@@ -28,7 +28,9 @@ modprobe mmpolicy
     "times", [pytest.param(20, marks=pytest.mark.long), pytest.param(500, marks=pytest.mark.full)]
 )
 def test_sigkill(machines: Machines, times: int) -> None:
-    """No partial change goes unreported, and no file is unreadable."""
+    """After SIGKILL at a random moment, no partial change goes unreported, and no file is
+    unreadable.
+    """
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, HOST)
     command = f"cd /tmp && PATH=/run/bin:$PATH {SCRIPT} {CUT} {times} {times}"

@@ -16,7 +16,7 @@ from .conftest import Machines
 
 @pytest.mark.flavor("cloud")
 def test_the_demo_on_a_stock_kernel(all_machines: Machines) -> None:
-    """It succeeds, and its table shows the expected effects."""
+    """The demo succeeds on a stock kernel, and its table shows the expected effects."""
     all_machines.end()
     command = [sys.executable, "-m", "bench.demo", "cloud"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

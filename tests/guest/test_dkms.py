@@ -48,25 +48,25 @@ class Dkms:
         return done.stdout
 
     def installed(self) -> list[Path]:
-        """Modules in the place where a host would have them."""
+        """Return the modules in the place where a host would have them."""
         return sorted((self.folder / "installtree").rglob("*.ko*"))
 
 
 def tree_of(guest: Guest) -> tuple[Path, str]:
-    """The built source of a guest's kernel, and its release."""
+    """Return the built source of a guest's kernel, and its release."""
     source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
     return source.resolve(), (source / "include/config/kernel.release").read_text().strip()
 
 
 @pytest.fixture(params=["dkms", pytest.param(str(LATER), marks=pytest.mark.full, id="later")])
 def program(request: pytest.FixtureRequest) -> str:
-    """DKMS of this Debian, and a later one."""
+    """Return DKMS of this Debian, and a later one."""
     return str(request.param)
 
 
 @pytest.fixture
 def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
-    """A copy of this tree where DKMS finds it."""
+    """Return a DKMS tree with a copy of this tree."""
     source, release = tree_of(new_guest(request.param))
     folder = Path(tempfile.mkdtemp(prefix="dkms-", dir=cache_dir()))
     copy = folder / "sourcetree/mmpolicy-0.1.0"
@@ -92,7 +92,7 @@ def build_and_install(dkms: Dkms) -> Path:
 
 @pytest.mark.parametrize("dkms", ["patched"], indirect=True)
 def test_module(dkms: Dkms, machines: Machines) -> None:
-    """Built for a kernel with the hooks it loads, and is gone after removal."""
+    """A module built by DKMS for a kernel with the hooks loads, and is gone after removal."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     module = build_and_install(dkms)
     assert must(guest, f"modinfo -F version {module}") == "0.1.0\n"
@@ -117,7 +117,7 @@ def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
 @pytest.mark.flavor("unpatched")
 @pytest.mark.parametrize("dkms", ["unpatched"], indirect=True)
 def test_stub(dkms: Dkms, machines: Machines) -> None:
-    """Without the hooks the build works as well, and the error of the load names the reason."""
+    """Without the hooks the build succeeds as well, and the error at load names the reason."""
     guest = machines.get("unpatched", mem="1G")
     module = build_and_install(dkms)
     assert guest.run(f"insmod {module}").rc

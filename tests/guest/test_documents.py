@@ -30,13 +30,15 @@ def host(guest: Guest, all_machines: Machines) -> Iterator[Guest]:
 
 
 def test_session(host: Guest, tmp_path: Path) -> None:
-    """Each command prints the output shown in the document."""
+    """Each command of docs/cli.md prints the output shown in the document."""
     replay(host, "cli", tmp_path)
 
 
 @pytest.mark.flavor("cloud")
 def test_on_call(machines: Machines) -> None:
-    """On Debian's own kernel the commands detect an active policy, and each way to end it works."""
+    """On Debian's own kernel, the on-call commands detect an active policy, and each way to end it
+    works.
+    """
     guest = machines.get("cloud", mem="2G", cpus=2)
     back_to_boot(guest)
     (looks,), (ways,) = readme("Is it on?", PAGE), readme("Off, now", PAGE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Verbs answer on this kernel as the table of docs/kernels.md says."""
+"""Each verb answers on this kernel as the table of docs/kernels.md says."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments: the arm of each unit, seen by its folios; and the counters."""
+"""Experiments: each unit gets the folios of its arm, and the counters of its arm count it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def enable(guest: Guest, **files: object) -> None:
 
 
 def run_in_each_cgroup(guest: Guest) -> set[int]:
-    """Ids of the treated cgroups; each cgroup is in one of the arms."""
+    """Return the ids of the treated cgroups; each cgroup is in one of the arms."""
     body = f"echo $$ >{TOP}/$1/cgroup.procs && exec {DENSE}"
     found = must(
         guest, f"for i in $(seq {UNITS}); do sh -c {shlex.quote(body)} sh $i || exit; done"
@@ -87,7 +87,9 @@ def least_ns(counters: dict[str, int]) -> float:
 
 
 def test_cgroups_as_units(arms: Guest) -> None:
-    """A cgroup keeps its arm; a higher percent only adds to the treatment; a seed draws again."""
+    """A cgroup keeps its arm; a higher percentage only adds to the treatment; a new seed draws
+    again.
+    """
     enable(arms, unit="cgroup", percent=30, seed=1)
     some = run_in_each_cgroup(arms)
     assert 0 < len(some) < UNITS
@@ -152,7 +154,9 @@ def test_bindings_win(arms: Guest) -> None:
 
 
 def test_what_may_not_change_meanwhile(arms: Guest) -> None:
-    """Arms, unit, seed, cgroup and the profiles are fixed; also by their effect."""
+    """While the experiment runs, arms, unit, seed, cgroup and profiles cannot be changed; folios
+    show it, too.
+    """
     enable(arms, unit="cgroup", percent=50, seed=4)
     before = run_in_each_cgroup(arms)
     values = {"control": "none", "treatment": "none", "unit": "process", "seed": "5", "cgroup": "1"}
@@ -166,7 +170,7 @@ def test_what_may_not_change_meanwhile(arms: Guest) -> None:
 
 
 def test_nothing_runs_without_two_arms(arms: Guest) -> None:
-    """EINVAL, and all is stock."""
+    """Without two arms, an experiment does not start: EINVAL, and all is stock."""
     must(arms, f"echo none >{EXPERIMENT}/control")
     pokes = [Poke(f"{EXPERIMENT}/enabled", "1", 1, ("EINVAL",))]
     pokes += [Poke(f"{EXPERIMENT}/control", "default", 1, ("EINVAL",))]
@@ -205,7 +209,9 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
 
 
 def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
-    """Not by an experiment alone, and also with all points at stock."""
+    """Faults are timed only on request, not by an experiment alone; and on request also with all
+    points at stock.
+    """
     enable(arms, unit="cgroup", percent=0, time_faults=0)
     ran(arms, f"{workload('touch')} forward 16 1")
     assert stats(arms, "control")["requested_order_0"] >= 4096

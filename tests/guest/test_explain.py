@@ -35,7 +35,7 @@ time.sleep(1000)
 
 @contextmanager
 def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
-    """A process in a cgroup of its own, which starts when /tmp/go exists; its PID."""
+    """Start a process in a cgroup of its own that works once /tmp/go exists; return its PID."""
     must(guest, f"mkdir -p {CGROUP}; rm -f /tmp/go /tmp/ready")
     code = shlex.quote(WORKER.format(pages=pages, step=step))
     job = guest.start(
@@ -51,21 +51,21 @@ def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
 
 
 def said(guest: Guest, verb: str, pid: int) -> dict[str, Any]:
-    """JSON output of a verb about a running process."""
+    """Return the JSON output of a verb about a running process."""
     begin = f"until [ -d {TRACING} ]; do sleep 0.1; done; sleep 1; touch /tmp/go"
     command = f"({begin}) & mmpolicy {verb} {pid} --seconds 6 --json"
     return ran(guest, command)
 
 
 def largest(found: dict[str, Any]) -> dict[str, Any]:
-    """The area with the most pages."""
+    """Return the area with the most pages."""
     area: dict[str, Any] = max(found["areas"], key=lambda area: int(area["end"] - area["start"]))
     return area
 
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_explain(loaded: Guest, step: int) -> None:
-    """It reports the folios of an area, the unused part, and the requested orders."""
+    """`explain` reports the folios of an area, their unused part, and the requested orders."""
     must(loaded, f"echo fixed >{POINT}/policy; echo adaptive >{POINT}/shadow")
     with worker(loaded, step) as pid:
         area = largest(said(loaded, "explain", pid))

@@ -23,7 +23,9 @@ SECONDS = 20.0  # each test, about
 
 
 def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:
-    """Points, types and symbols agree; each hooked function can be traced."""
+    """`doctor --kernel` on an image finds the points, types and symbols of the running kernel; each
+    hooked function can be traced.
+    """
     path = Kernel.of_flavor(SERIES, stock).image
     kernel, points = look_at(Tree(), str(path))
     guest = machines.get(stock, cpus=2)
@@ -46,7 +48,7 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
 
 
 def test_types_and_symbols(machines: Machines, stock: str) -> None:
-    """Types agree with /sys/kernel/btf, and names with /proc/kallsyms."""
+    """Types read from an image agree with /sys/kernel/btf, and names with /proc/kallsyms."""
     image = Image(Kernel.of_flavor(SERIES, stock)
                   .image.read_bytes())  # fmt: skip
     guest = machines.get(stock, cpus=2)

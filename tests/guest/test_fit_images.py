@@ -50,7 +50,7 @@ def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[st
 
 
 def plain(prototype: str) -> tuple[str, str]:
-    """The name of a function, and its prototype as in needs.h, from the output of pfunct."""
+    """Return the name of a function, and its prototype as in needs.h, from the output of pfunct."""
     text = re.sub(r"\b(struct|union|enum) ", "", prototype.rstrip(";"))
     text = re.sub(r"\bconst (\w+)", r"\1 const", text)
     text = re.sub(r"\s*\*\s*", "*", text).replace("*const", "* const")
@@ -62,7 +62,7 @@ def plain(prototype: str) -> tuple[str, str]:
 
 
 def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str]:
-    """Prototypes found by another reader of BTF."""
+    """Return the prototypes that another reader of BTF finds."""
     (folder / "types").write_bytes(types)
     argv = ["pfunct", "-F", "btf", "-P", str(folder / "types")]
     lines = subprocess.run(argv, capture_output=True, check=True, text=True).stdout.splitlines()
@@ -72,7 +72,7 @@ def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str
 
 
 def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]:
-    """The variant that a point takes, by the prototypes of the other reader."""
+    """Return the variant that a point uses, by the prototypes of the other reader."""
     ways: set[str] = set()
     for need in rows:
         if ways >= need.when and ways.isdisjoint(need.unless) and need.row in FUNCTIONS:
@@ -84,7 +84,9 @@ def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]
 
 @pytest.mark.parametrize("series", ("6.16", "6.17", "6.18", "6.19", "7.0", "7.1"))
 def test_each_function_that_is_named(series: str, tmp_path: Path) -> None:
-    """Types and symbols agree with the running kernel, where hooked functions can be traced."""
+    """`doctor --kernel` finds the types and symbols of the running kernel, and each hooked function
+    can be traced there.
+    """
     package = fits.fetched(fits.newest()[series, "cloud-amd64"])
     image, (kernel, points) = Image(package.read_bytes()), look_at(Tree(), str(package))
     names = {one.name for need in needs() if need.row in FUNCTIONS for one in need.ones}

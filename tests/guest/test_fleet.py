@@ -43,7 +43,7 @@ WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" =
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Three hosts with services, without mmpolicy."""
+    """Return three hosts with services, without mmpolicy."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
         services = {name: LOAD.format(name=name, pattern=LOADS[name]) for name in LOADS}
@@ -62,7 +62,7 @@ LEFT = "ls -d /var/cache/mmpolicy /etc/mmpolicy /usr/bin/mmpolicy 2>/dev/null ||
 
 
 def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
-    """Folios of the service on each host after a restart."""
+    """Return the folios of the service on each host after a restart."""
     return {
         name: {order: count for order, count in json.loads(text).items() if order != "none"}
         for name, text in fleet.each(RESTARTED).items()
@@ -100,7 +100,7 @@ mmpolicy apply --skip-missing /etc/mmpolicy
 
 @pytest.fixture
 def installed(fleet: Fleet) -> Fleet:
-    """The hosts with MANIFEST made permanent, whatever the tests before have done."""
+    """Return the hosts with MANIFEST made permanent, whatever earlier tests have done."""
     fleet.each(BEGIN)
     return fleet
 
@@ -125,7 +125,7 @@ NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
 
 
 def hosts(fleet: Fleet) -> dict[str, Host]:
-    """State of each host, with the folios that its service gets after a restart."""
+    """Return the state of each host, with the folios that its service gets after a restart."""
     found = {}
     for name, made_of in folios(fleet).items():
         state, lease, kept = must(fleet.guests[name], NOW).split("\n", 2)
@@ -148,7 +148,9 @@ TASK = "TASK [mmpolicy.host.rollout : "
 
 
 def test_a_planted_regression(installed: Fleet) -> None:
-    """The first check of its host finds it; the step is rolled back, and the one before stays."""
+    """The first check of a host finds a planted regression; the step is rolled back, and the one
+    before stays.
+    """
     bad = installed.guests["host2"]
     must(bad, f"systemctl start sparse; {GATE}")
     before = installed.each(f"{SET}; {NOW}")
@@ -165,7 +167,9 @@ def test_a_planted_regression(installed: Fleet) -> None:
 
 
 def begins(process: subprocess.Popen[str]) -> Iterator[float]:
-    """Start times of the tasks of a play, in seconds after the first one; and its end."""
+    """Return the start times of the tasks of a play, in seconds after the first one;
+    and its end.
+    """
     assert process.stdout
     start = None
     for line in process.stdout:
@@ -177,7 +181,7 @@ def begins(process: subprocess.Popen[str]) -> Iterator[float]:
 
 @pytest.fixture(scope="module")
 def course(fleet: Fleet) -> list[float]:
-    """Start times of the tasks of an undisturbed roll-out of NEXT."""
+    """Return the start times of the tasks of an undisturbed roll-out of NEXT."""
     fleet.each(BEGIN)
     process = roll(fleet, NEXT, PATIENT_S)
     found = list(begins(process))
@@ -207,7 +211,9 @@ def settle(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int) -> None:
-    """At a random moment: a host has the new manifest or the old one; or a lease ends in stock."""
+    """If the controller dies at a random moment, a host has the new manifest or the old one; or a
+    lease ends in stock.
+    """
     moment = random.Random(seed).random() * course[-1]
     number = bisect_right(course, moment)
     process = roll(installed, NEXT, round(course[-1] / 2))
@@ -236,7 +242,9 @@ FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
 def test_an_experiment(
     installed: Fleet, tmp_path: Path, treatment: list[str], verdict: str
 ) -> None:
-    """Hosts under load are drawn, run by themselves and are pooled; equal arms do not differ."""
+    """Ansible draws hosts under load, each runs the experiment itself, and the results are pooled;
+    equal arms do not differ.
+    """
     installed.each("systemctl start dense; until [ -s /run/dense ]; do sleep 0.1; done")
     before = installed.each(f"{SET}; {NOW}")
     code, out = installed.controller.play(

@@ -17,7 +17,7 @@ SECONDS = 20.0  # each test, about
 
 
 def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """No difference from the model, and the kernel's checkers report no bug."""
+    """Check that no file differs from the model, and that the kernel's checkers report no bug."""
     found = fuzz(guest, seed, writes)
     print(found)
     assert found["writes"] >= writes
@@ -30,7 +30,7 @@ def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", (1, None))
 def test_fuzz(machines: Machines, seed: int | None) -> None:
-    """A fixed seed for repeatable writes, and a new one."""
+    """Random writes agree with the model, for a fixed seed and for a new one."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     clean(guest, secrets.randbits(32) if seed is None else seed, 4000)
 
@@ -48,6 +48,8 @@ def test_fuzz(machines: Machines, seed: int | None) -> None:
     ],
 )
 def test_fuzz_on(machines: Machines, flavor: str, writes: int) -> None:
-    """With the kernel's checkers; without the hooks; for long."""
+    """Random writes agree with the model on kernels with checkers, without the hooks,
+    and for long.
+    """
     found = clean(machines.get(flavor, mem="2G", cpus=2), secrets.randbits(32), writes)
     assert writes < 100_000 or (found["expiries"] and found["loads"])

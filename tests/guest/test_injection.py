@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Each allocation of the module fails in turn: an error, the old state, and no leak."""
+"""If an allocation of the module fails, the result is an error, the old state and no leak; each
+fails in turn.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
     ]
 )
 def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
-    """A guest with kmemleak, which detects leaks."""
+    """Return a guest with kmemleak, which detects leaks."""
     guest = machines.get(request.param, mem="1G", cpus=1, append="kmemleak=on")
     must(guest, "[ -e /sys/kernel/debug/kmemleak ] && echo scan=off >/sys/kernel/debug/kmemleak")
     must(guest, SET_UP)
@@ -85,14 +87,14 @@ def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
 
 
 def each_fails(guest: Guest, step: int, before: str, act: str, undo: str) -> dict[str, int]:
-    """Make each allocation fail; return how many failures were errors and how many were not."""
+    """Make each allocation fail; return how many failures led to an error and how many did not."""
     words = " ".join(f'{what.partition(" ")[0]} "{what.partition(" ")[2]}"' for what in (act, undo))
     command = f"{before}\nexec {workload('nth')} $(modinfo -n mmpolicy) {step} {words}"
     return ran(guest, command, timeout=7200)
 
 
 def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
-    """Run one case; then the state is as before."""
+    """Run one case; afterwards the state must be as before."""
     found = each_fails(guest, step, *CASES[name])
     must(guest, f"[ ! -d {ROOT} ] || rmmod mmpolicy\n{SET_UP}")
     print(name, found)
@@ -102,13 +104,15 @@ def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
 
 
 def nothing_is_lost(guest: Guest) -> None:
-    """The kernel's checkers report no bug and no leak."""
+    """Check that the kernel's checkers report no bug and no leak."""
     guest.check()
     guest.scan_leaks()
 
 
 def test_some_allocations_fail(watched: Guest) -> None:
-    """In cases with many allocations, one in step."""
+    """In cases with many allocations, every n-th failure leads to an error or to nothing, with the
+    old state.
+    """
     case(watched, "bind a process")
     case(watched, "fork")
     case(watched, "start")
@@ -119,7 +123,9 @@ def test_some_allocations_fail(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_fails(watched: Guest) -> None:
-    """Of each change that exists."""
+    """Each failing allocation of each change leads to an error or to nothing, with the
+    old state.
+    """
     found = {name: case(watched, name) for name in CASES}
     assert found["load"]["failed"] > 50 and found["create"]["failed"] > 50
     nothing_is_lost(watched)
@@ -127,7 +133,9 @@ def test_each_allocation_fails(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_of_a_switch_fails(watched: Guest) -> None:
-    """To any policy, and back by a reset, which cannot fail."""
+    """Each failing allocation of a switch leaves the old policy; the reset afterwards
+    cannot fail.
+    """
     policies = must(watched, f"cd {ROOT}/policies && ls -d */*").split()
     files = {policy: f"{PROFILES}/default/{policy.partition('/')[0]}" for policy in policies}
     cases = [(f"{files[policy]}/policy", policy.partition("/")[2], "stock") for policy in policies]

@@ -17,7 +17,7 @@ TOTALS = re.compile(r"# Totals: pass:(\d+) fail:(\d+) skip:(\d+) total:(\d+)")
 
 
 def test_all_suites_pass(guest: Guest) -> None:
-    """At least one suite ran, with at least one case, and none failed."""
+    """All KUnit suites pass: at least one suite ran, with at least one case, and none failed."""
     must(guest, "modprobe mmpolicy && modprobe kunit")
     must(guest, "echo kunit-begins >/dev/kmsg && modprobe mmpolicy_kunit && rmmod mmpolicy_kunit")
     log = must(guest, "dmesg").rpartition("kunit-begins")[2]

@@ -46,13 +46,13 @@ def rewrite(guest: Guest, case: str) -> dict[str, Any]:
 
 
 def larger(guest: Guest, case: str) -> dict[str, Any]:
-    """The run with more ticks of two, as some cases sometimes take 1.2 % less."""
+    """Return the run with more ticks of two, as some cases sometimes take 1.2 % less."""
     return max((rewrite(guest, case) for _ in range(2)), key=lambda run: run["ticks"])
 
 
 @pytest.fixture(scope="module")
 def found(all_machines: Machines) -> Found:
-    """Cost of each case in each arm, all in one guest; "stock" has no module."""
+    """Return the cost of each case in each arm, all in one guest; "stock" has no module."""
     all_machines.end()
     with counting_guest("large", "2G") as guest:
         rewrite(guest, "fresh")  # warms up the free lists
@@ -69,14 +69,16 @@ def found(all_machines: Machines) -> Found:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
-    """After the child has exited, no policy costs more than order 0 does."""
+    """After its child has exited, a parent that writes pays no more under any policy than at order
+    0.
+    """
     stock, taken = (found[name]["parent"]["ticks"] for name in ("stock", arm))
     assert taken <= 1.02 * stock, f"{taken / stock:.3f}"
 
 
 @pytest.mark.parametrize("arm", LARGE)
 def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
-    """All entries that map a folio become writable at once."""
+    """A write of the parent makes all entries that map a folio writable at once."""
     stock, taken = (found[name]["parent"] for name in ("stock", arm))
     assert taken["faults"] <= PAGES / 8
     assert taken["ticks"] <= 0.4 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
@@ -85,7 +87,9 @@ def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
 @pytest.mark.parametrize("case", ["child", "read"])
 @pytest.mark.parametrize("arm", LARGE)
 def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
-    """A child that writes all of it, or a reader before a write, gets 64 kB a fault by default."""
+    """A child that writes all of its memory, or a program that reads before it writes, gets 64 kB
+    per fault by default.
+    """
     stock, taken = (found[name][case] for name in ("stock", arm))
     assert PAGES / 16 <= taken["faults"] <= PAGES / 8
     assert taken["ticks"] <= 0.5 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
@@ -101,14 +105,14 @@ def test_a_read_before_costs_little(found: Found) -> None:
 
 @pytest.mark.parametrize("case", ["sparse", "few"])
 def test_adaptive_copies_what_is_written(found: Found, case: str) -> None:
-    """It detects that no block is written in full, and copies single pages."""
+    """`adaptive` detects that no block is written in full, and copies single pages."""
     stock, taken = (found[name][case] for name in ("stock", "adaptive-4"))
     for key in ("ticks", "kb"):
         assert taken[key] <= 1.05 * stock[key], f"{key}: {taken[key] / stock[key]:.3f}"
 
 
 def test_a_read_gets_memory(machines: Machines) -> None:
-    """With the knob on, a write after a read takes no fault."""
+    """With memory_on_read=1, a write after a read takes no fault."""
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switch(guest, "fixed", max_order=4)
@@ -122,7 +126,9 @@ def test_a_read_gets_memory(machines: Machines) -> None:
 
 
 def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
-    """The cap may be below the policy's order; 0 is a page, and 256 kB exceed the default."""
+    """max_copy_order limits what is copied, also below the policy's order; 0 means a page, and 256
+    kB exceed the default.
+    """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switch(guest, "fixed", max_order=8)
@@ -198,14 +204,16 @@ def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: str) -> None:
-    """In instructions of the server and its children."""
+    """Under each policy, snapshots of redis cost no more instructions of the server and its
+    children.
+    """
     stock, taken = redis["stock"], redis[arm]
     assert stock["saved"] == taken["saved"] == 4
     assert taken["usec"] <= stock["usec"], f"{taken['usec'] / stock['usec']:.4f}"
 
 
 def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]) -> None:
-    """Under adaptive they add as much as without large folios."""
+    """Under `adaptive`, snapshots of redis add as much memory as without large folios."""
     stock, taken = (redis[arm]["kb"] - redis[arm]["filled_kb"] for arm in ("stock", "adaptive-4"))
     assert taken <= 1.005 * stock, f"{taken / stock:.4f}"
 
@@ -215,7 +223,7 @@ def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """Cost of patterns by arm, in a guest without free blocks of four pages."""
+    """Return the cost of patterns by arm, in a guest without free blocks of four pages."""
     all_machines.end()
     with counting_guest("large", "512M") as guest:
         must(guest, "modprobe mmpolicy; echo 0 >/proc/sys/vm/compaction_proactiveness")
@@ -239,7 +247,9 @@ def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str) -> None:
-    """Sixteen pages a fault where no block of four pages is free, and no more memory."""
+    """Where no block of four pages is free, a fault maps sixteen single pages, without
+    more memory.
+    """
     small, taken = (crumbled[name]["forward"] for name in ("never", arm))
     assert small["faults"] >= PAGES
     assert taken["faults"] <= PAGES / 14
@@ -295,7 +305,9 @@ def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
     ],
 )
 def test_no_byte_is_lost(machines: Machines, flavor: str, operations: int) -> None:
-    """Fork, write, read, madvise, mremap, pin, swap and userfaultfd at random."""
+    """No byte is lost by fork, write, read, madvise, mremap, pin, swap and userfaultfd
+    at random.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     disk = must(guest, DISK).strip()
     must(guest, "modprobe mmpolicy")

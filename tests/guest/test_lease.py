@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The lease: everything returns to stock without any action of user space."""
+"""The lease: when it expires, everything returns to stock without any action of user space."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ SEEN += " | xargs grep ''"
 
 
 def state(guest: Guest) -> str:
-    """Content of the file "state"."""
+    """Return the content of the file "state"."""
     return must(guest, f"cat {ROOT}/state").strip()
 
 
 def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
-    """In time, byte for byte as after load, with one line in the log; by effect too."""
+    """After the lease expires, every file is in time and byte for byte as after load, folios are
+    those of stock, and the log has one line.
+    """
     fresh = must(loaded, SEEN)
     must(loaded, EVERYTHING)
     assert folios(loaded, DENSE) == [{6: 4096}]
@@ -93,7 +95,7 @@ def test_expiry_is_latched(loaded: Guest) -> None:
 
 
 def test_renewal(loaded: Guest) -> None:
-    """While user space renews it, the lease does not expire; the time left is shown."""
+    """While user space renews the lease, it does not expire; the time left is shown."""
     must(loaded, f"echo fixed >{PROFILES}/default/anon_order/policy")
     must(loaded, f"for i in 1 2 3 4; do echo 8000 >{ROOT}/lease_ms; sleep 2.5; done")
     assert state(loaded) == "active"
@@ -106,7 +108,7 @@ def test_renewal(loaded: Guest) -> None:
 
 
 def test_reset_ends_the_lease(loaded: Guest) -> None:
-    """It does all that expiry does, but for the latch."""
+    """A reset does all that the expiry does, except that writes are not refused afterwards."""
     fresh = must(loaded, SEEN)
     must(loaded, f"{EVERYTHING}\necho 1000 >{ROOT}/lease_ms")
     must(loaded, f"echo 1 >{ROOT}/reset && sleep 1.5")
@@ -116,12 +118,14 @@ def test_reset_ends_the_lease(loaded: Guest) -> None:
 
 
 def test_short_leases_are_refused(loaded: Guest) -> None:
-    """No process could renew them in time."""
+    """Leases that are too short for a process to renew them are refused."""
     refused(poke(loaded, [Poke(f"{ROOT}/lease_ms", n, 1, ("ERANGE",)) for n in ("1", "99")]))
 
 
 def test_expiry_while_somebody_writes(loaded: Guest) -> None:
-    """Profiles are created, changed and bound to while the lease expires."""
+    """While the lease expires, profiles are created, changed and bound to: at the end
+    all is stock.
+    """
     body = f"""
 	while [ $(cat {ROOT}/state) != expired ]; do
 		echo w$1 >{PROFILES}/create

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.flavor()
 
 
 def repeated(*figures: float) -> Repeated:
-    """Measurements that give these figures, one after the other."""
+    """Return measurements that give these figures, one after the other."""
     left = iter(figures)
 
     def take(arms: frozenset[str]) -> Results:
@@ -23,13 +23,15 @@ def repeated(*figures: float) -> Repeated:
 
 
 def figure(run: Results) -> float:
-    """The figure held to the limit."""
+    """Return the figure that is held to the limit."""
     return run.value("a", "c", "x")
 
 
 @pytest.mark.parametrize("figures", [(1.0,), (3.0, 1.0, 1.0)])
 def test_within(figures: tuple[float, ...]) -> None:
-    """One run is enough; else the median of three decides, and runs are cached."""
+    """If the first run is within the limit, one run is enough; else the median of three decides,
+    and runs are cached.
+    """
     runs = repeated(*figures)
     for _ in range(2):
         runs.hold(2, figure, "x", "a")
@@ -38,7 +40,7 @@ def test_within(figures: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize("figures", [(3.0, 3.0, 1.0), (3.0, 1.0, 3.0)])
 def test_beyond(figures: tuple[float, ...]) -> None:
-    """The message has all figures and the limit."""
+    """The message about a figure beyond its limit has all figures and the limit."""
     with pytest.raises(pytest.fail.Exception, match=r"x: 3\.0000, .*, limit 2"):
         repeated(*figures).hold(2, figure, "x", "a")
 
@@ -58,7 +60,7 @@ BOTH = frozenset({"good", "bad"})
 
 
 def test_what_passes_at_once_is_run_once() -> None:
-    """Stock is not run."""
+    """If all tests pass at once, the program is run once, and not at stock."""
     assert lost(BOTH, Program(True), Program()) == []
 
 
@@ -67,7 +69,7 @@ def test_what_passes_at_once_is_run_once() -> None:
     [(0, 6, True), (1, 6, True), (3, 6, True), (4, 6, False), (1, 5, True), (2, 5, False)],
 )
 def test_what_passes_less_often_than_at_stock(ours: int, stock: int, found: bool) -> None:
-    """One pass in six is not enough, unless stock does no better."""
+    """A test that passes in one run of six is not enough, unless stock does no better."""
     here = Program(*(number >= RUNS - ours for number in range(RUNS)))
     there = Program(*(number < stock for number in range(RUNS)))
     expected = [f"bad: passes in {ours} of 6 runs, at stock in {stock}"] if found else []

@@ -17,7 +17,7 @@ LOG = "dmesg | tail -n 20"
 
 
 def cli(guest: Guest, words: str, expected: int = 0) -> str:
-    """Output of the command, whose exit code must be the expected one."""
+    """Return the output of the command, whose exit code must be the expected one."""
     result = guest.run(f"mmpolicy {words}", 120)
     assert result.rc == expected, result.out
     return result.out
@@ -27,7 +27,7 @@ def cli(guest: Guest, words: str, expected: int = 0) -> str:
 
 
 def test_parameter_sets_the_policy(guest: Guest) -> None:
-    """A policy is active from the first fault after the load."""
+    """A policy given as a parameter is active from the first fault after the load."""
     assert folios(guest, DENSE) == [{0: 4096}]
     must(guest, "modprobe mmpolicy anon_order=fixed")
     assert "[fixed]" in must(guest, f"cat {POINT}/policy")
@@ -36,7 +36,7 @@ def test_parameter_sets_the_policy(guest: Guest) -> None:
 
 
 def test_adaptive_from_the_start(guest: Guest) -> None:
-    """The line that hosts would have in modprobe.d."""
+    """A line in modprobe.d makes `adaptive` active from the start."""
     must(guest, "modprobe mmpolicy anon_order=adaptive")
     assert int(touch(guest, "forward")["pages"]["4"]) > 4000
     assert counters(guest)["requested_order_4"] > 200
@@ -52,7 +52,7 @@ def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
-    """The log lists the valid ones; the module is not loaded."""
+    """With a wrong parameter, the module is not loaded, and the log lists the valid ones."""
     must(guest, "modprobe mmpolicy")
     active = must(guest, f"cat {ROOT}/profiles/default/{point}/policy")
     must(guest, "rmmod mmpolicy")
@@ -71,14 +71,16 @@ def test_wrong_parameter_takes_nothing(guest: Guest) -> None:
 
 
 def test_load_and_unload_again(guest: Guest) -> None:
-    """Repeatedly, with policies active at the end."""
+    """The module can be loaded and unloaded repeatedly, with policies active at the end."""
     for policy in ("fixed", "adaptive", "never", "vma_size", "stock") * 4:
         must(guest, f"modprobe mmpolicy anon_order={policy} && sleep 0.1 && rmmod mmpolicy")
     assert folios(guest, DENSE) == [{0: 4096}]
 
 
 def test_unload_while_a_process_faults(guest: Guest) -> None:
-    """The process goes on, its data is right, and no fault runs freed code."""
+    """If the module is unloaded while a process faults, the process goes on, its data is right, and
+    no fault runs freed code.
+    """
     program = f"{workload('touch')} threads 16 40"
     job = guest.start(f"until [ -e /tmp/end ]; do {program} >/dev/null || exit; done")
     try:
@@ -106,7 +108,7 @@ def test_unload_while_files_are_open(guest: Guest) -> None:
 
 
 def test_doctor(guest: Guest) -> None:
-    """It distinguishes a host without the loaded module from one that is ready."""
+    """`doctor` distinguishes a host without the loaded module from one that is ready."""
     assert "next: " in cli(guest, "doctor", 3)
     cli(guest, "load")
     cli(guest, "doctor", 0)
@@ -116,7 +118,7 @@ def test_doctor(guest: Guest) -> None:
 
 @pytest.mark.flavor("unpatched")
 def test_doctor_names_missing_hooks(machines: Machines) -> None:
-    """On a stock kernel it reports them, and does not fail otherwise."""
+    """`doctor` reports missing hooks on a stock kernel, and does not fail otherwise."""
     guest = machines.get("unpatched", mem="1G")
     result = guest.run("mmpolicy doctor", 120)
     assert result.rc == 3
@@ -124,7 +126,7 @@ def test_doctor_names_missing_hooks(machines: Machines) -> None:
 
 
 def test_commands(guest: Guest) -> None:
-    """Load, set, show, list, stats and unload; each by its effect."""
+    """load, set, show, list, stats and unload each have their effect."""
     cli(guest, "load anon_order=fixed")
     assert folios(guest, DENSE) == [{4: 4096}]
     cli(guest, "set anon_order fixed max_order=3")
@@ -140,7 +142,9 @@ def test_commands(guest: Guest) -> None:
 
 
 def test_command_fails_with_a_reason(guest: Guest) -> None:
-    """Exit codes: 3 not loaded, 2 wrong usage, 5 refused by the kernel."""
+    """A failing command gives its reason, and exits with 3 if the module is not loaded, 2 for wrong
+    usage, and 5 if the kernel refuses.
+    """
     cli(guest, "set anon_order never", 3)
     cli(guest, "load anon_order=nonsense", 5)
     cli(guest, "load")
@@ -161,7 +165,7 @@ def test_dry_run_changes_nothing(loaded: Guest) -> None:
 
 
 def test_reset_restores_stock(loaded: Guest) -> None:
-    """By effect: the next fault gets the sizes of sysfs, and knobs have their defaults."""
+    """After a reset, the next fault gets the sizes of sysfs, and knobs have their defaults."""
     switch(loaded, "fixed", max_order=6)
     must(loaded, f"echo 1 >{POINT}/override_madvise")
     assert folios(loaded, DENSE) == [{6: 4096}]
