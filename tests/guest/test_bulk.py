@@ -169,9 +169,7 @@ def test_adaptive_without_any_page_left(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("arm", ("patched", "loaded", "unloaded"))
 def test_off_costs_nothing(results: Results, arm: str) -> None:
-    """Refills cost as much as without the series with hooks and no module, with a module that is
-    all stock, and after its unload.
-    """
+    """Hooks cost nothing without a module, with a module that is all stock, or after its unload."""
     for load, limit in {"steady": 1.0025, "bursty": 1.0025, bulk.REDIRECT: 1.01}.items():
         assert results.ratio(arm, bulk.BASE, load, "ticks") <= limit, bulk.report(results)
 

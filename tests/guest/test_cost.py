@@ -77,9 +77,7 @@ def dearest(results: Results, arm: str) -> float:
 
 @pytest.mark.parametrize("arm", OFF)
 def test_off_costs_nothing(results: Repeated, arm: str) -> None:
-    """Faults cost as much as without the series with hooks and no module, with a module that is all
-    stock, and after its unload.
-    """
+    """Hooks cost nothing without a module, with a module that is all stock, or after its unload."""
     results.hold(OFF[arm] + NOISE, lambda run: dearest(run, arm), f"ticks of {arm}", BASE, arm)
 
 

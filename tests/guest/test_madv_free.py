@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point madv_free: when pages are freed, that no data is lost, and its cost."""
+"""The point madv_free: when pages are freed, that no data is lost, and what the policies cost."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def stats(guest: Guest, profile: str = "default") -> dict[str, int]:
 
 
 def cases(words: str, before: str = "") -> str:
-    """A command for the workload freecases."""
+    """Return a command for the workload freecases."""
     return f"{before}exec {workload('freecases')} {words}"
 
 
 def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
-    """A command that runs in a cgroup of its own, with values for files of the cgroup.
+    """Return a command that runs in a cgroup of its own, with values for files of the cgroup.
 
     With a profile, the cgroup is bound to it.
     """
@@ -55,7 +55,9 @@ def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_range(loaded: Guest, name: str) -> None:
-    """By pagemap: eager unmaps the pages at once, the others leave them."""
+    """By pagemap, `eager` unmaps the pages of a range at once, and the other policies
+    leave them.
+    """
     must(loaded, policy(name))
     found = ran(loaded, cases("range 16"))
     assert found["after_call"]["there"] == (0 if name == "eager" else found["pages"])
@@ -66,7 +68,7 @@ def test_range(loaded: Guest, name: str) -> None:
 
 
 def test_cap_is_eager_beyond(loaded: Guest) -> None:
-    """A range that does not fit is freed at once, as a whole."""
+    """Under `cap`, a range that exceeds the limit is freed at once, as a whole."""
     must(loaded, policy("cap", limit_mb=15))
     assert ran(loaded, cases("range 16"))["after_call"]["there"] == 0
     assert stats(loaded)["eager_limit"] == 1
@@ -84,8 +86,8 @@ def test_cap_is_eager_beyond(loaded: Guest) -> None:
     ],
 )
 def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool) -> None:
-    """For a process not counted yet, a call is lazy if all its anonymous memory is below
-    the limit.
+    """Under `cap`, MADV_FREE of a process not counted yet is lazy if all its anonymous memory is
+    below the limit.
     """
     must(loaded, policy("cap", **knobs))
     found = ran(loaded, cases("once 16"))
@@ -94,7 +96,7 @@ def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool)
 
 
 def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
-    """Memory is short below min_available_percent."""
+    """`cap` frees at once while less memory than min_available_percent is available."""
     must(loaded, policy("cap", min_available_percent=90))
     must(loaded, "fallocate -l 400M /dev/shm/much; sleep 0.5")
     found = ran(loaded, cases("range 16"))
@@ -105,7 +107,7 @@ def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("threads", (1, 4))
 def test_cap_holds(loaded: Guest, threads: int) -> None:
-    """Lazily freed memory never exceeds the limit; without one it is far more."""
+    """Under `cap`, lazily freed memory never exceeds the limit; without a limit it is far more."""
     idle = 64  # chunks of 128 kB that stay free: 8 MB a thread, and as much comes and goes
     must(loaded, policy("cap", limit_mb=10 * threads))
     found = ran(loaded, f"SAMPLE_US=1000 {loop('free', threads, 400, 128, 128, 50, idle)}")
@@ -152,7 +154,9 @@ kill -KILL $pid; wait
 
 
 def test_rss_that_can_be_trusted(loaded: Guest) -> None:
-    """RSS, its lazily freed part, and RSS without it, of a process and of its cgroup."""
+    """`show` and `stats` print RSS, its lazily freed part, and RSS without that part, for a process
+    and its cgroup.
+    """
     told = TOLD.format(loop=loop("free", 1, 10**9, 128, 2, 50, 128), cgroup=CGROUP)
     output = loaded.run(in_cgroup(told)).out
     shown, counted = json.loads(output[: output.rindex("]") + 1])
@@ -170,7 +174,9 @@ FREES = "map 4096 touch 0 4096 madvise 0 4096 8 sh touch 0 2048 sh"
 
 
 def test_what_is_lazily_freed_now(loaded: Guest) -> None:
-    """Sums up all processes of the profile, without pages that were reused."""
+    """The figure of lazily freed pages sums up all processes of the profile, without pages that
+    were reused.
+    """
     must(loaded, policy("cap"))
     show = f"cat {STATS.replace('stats', 'lazily_freed_pages')}"
     before = int(must(loaded, show))
@@ -197,7 +203,7 @@ def test_trace(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_errno(loaded: Guest, name: str) -> None:
-    """If stock refuses, every policy does, and the data is intact."""
+    """If stock refuses a call, every policy does, with the same errno, and the data is intact."""
     must(loaded, f"{policy(name)}; echo 4 >/proc/sys/vm/nr_hugepages")
     found = ran(loaded, cases("errno"))
     must(loaded, "echo 0 >/proc/sys/vm/nr_hugepages")
@@ -237,13 +243,13 @@ echo $i
 
 
 def keep(seconds: int, threads: int, profile: str = "") -> str:
-    """A command for the verifier, with too little memory for it so that it swaps."""
+    """Return a command for the verifier, with so little memory that it swaps."""
     command = f"exec {workload('keep')} {seconds} {threads}"
     return in_cgroup(command, f"{6 * threads}M=memory.high", profile=profile)
 
 
 def kept(result: Result) -> None:
-    """The verifier must report good data, and some work."""
+    """Check that the verifier has done some work, and reports good data."""
     assert result.rc == 0, result.out
     found = json.loads(result.out)
     assert found["mismatches"] == 0
@@ -252,7 +258,7 @@ def kept(result: Result) -> None:
 
 @contextmanager
 def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) -> Iterator[None]:
-    """Policies and knobs change, and every so often the module itself is reloaded."""
+    """Switch policies and knobs, and now and then reload the module."""
     must(guest, "touch /run/switching")
     switcher = guest.start(SWITCHING.format(point=point, reload=reload))
     try:
@@ -266,7 +272,7 @@ def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) 
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_nothing_is_lost(loaded: Guest, name: str) -> None:
-    """Threads, children, swap: a page that was rewritten keeps its data."""
+    """With threads, children and swap, a page that was rewritten after MADV_FREE keeps its data."""
     must(loaded, policy(name, **({"limit_mb": 8} if name == "cap" else {})))
     kept(loaded.run(keep(4, 4), 120))
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
@@ -274,7 +280,9 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
 
 @checkers("seconds", 8, kasan=15, kcsan=60)
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
-    """Lockdep is silent, and no memory leaks: cap's state of processes is freed with them."""
+    """While policies switch, no data is lost, lockdep is silent, and the state that `cap` keeps for
+    processes is freed with them.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     with switching(guest, seconds):
@@ -301,9 +309,9 @@ print(number)
 @pytest.mark.full
 @checkers("crowd", 2500, kasan=66_000)
 def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> None:
-    """Cgroups whose ids take more than 16 bits come and go: sums stay in their array.
+    """With cgroups that come and go and have ids of more than 16 bits, sums stay in their array.
 
-    With very many cgroups, KASAN is the only checker, as all of them would take hours.
+    With very many cgroups, KASAN is the only checker, as all checkers would take hours.
     """
     many = {"append": "kmemleak=off no_debug_objects"} if crowd > 1 << 16 else {}
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G", **many)
@@ -326,7 +334,9 @@ def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> No
 
 @pytest.mark.full
 def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
-    """A cgroup with a verifier for each policy, and one whose policy switches, all at once."""
+    """In ten minutes no data is lost: each policy has a cgroup with a verifier, and in one more the
+    policy switches.
+    """
     profiles = f"{ROOT}/profiles"
     point = f"{profiles}/switching/madv_free"
     for name in (*POLICIES, "switching"):
@@ -346,7 +356,7 @@ def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
 
 
 def took(guest: Guest, command: str) -> float:
-    """Guest seconds that a command takes; files opened from the host take any time."""
+    """Return the guest seconds that a command takes; files opened from the host take any time."""
     timed = f"read a _ </proc/uptime; {command} || exit; read b _ </proc/uptime; echo $a $b"
     begin, end = map(float, must(guest, timed, timeout=60).split())
     return end - begin
@@ -354,7 +364,9 @@ def took(guest: Guest, command: str) -> float:
 
 @pytest.mark.parametrize("who", ("known", "unknown"))
 def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
-    """The process is stuck in a fault with its mmap_lock held and a writer queued."""
+    """A switch to stock and an unload do not wait for a process that is stuck in a fault with its
+    mmap_lock held and a writer queued.
+    """
     guest = machines.get(mem="1G", icount=True)
     must(guest, policy("cap", limit_mb=0, per_cgroup=1))
     job = guest.start(f"exec {workload('stuck')} {who}")
@@ -371,7 +383,7 @@ def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
 
 
 def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
-    """Counted instructions: 64 TB with 1 MB at the beginning are no more work than in stock."""
+    """MADV_FREE of 64 TB with 1 MB at the beginning takes no more instructions than in stock."""
     guest = machines.get(mem="1G", icount=True)
     ticks = {}
     for name in ("stock", "cap"):
@@ -383,9 +395,10 @@ def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """Counted instructions: lazy brings a gain, cap keeps it, eager costs no more than stock.
+    """By counted instructions, lazy freeing brings a gain, `cap` keeps it, and `eager` costs no
+    more than stock.
 
-    Eager is compared for equal numbers of faults: with jemalloc, timing decides that number.
+    `eager` is compared for equal numbers of faults: with jemalloc, timing decides that number.
     """
     all_machines.end()
     results = madv_free.run(madv_free.QUICK_ARMS, madv_free.QUICK_CASES)
@@ -402,7 +415,9 @@ def test_cost(all_machines: Machines) -> None:
 
 
 def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
-    """cap allocates its half megabyte before a change takes the lock, so no writer waits for it."""
+    """`cap` allocates its half megabyte before a change takes the lock, so no other writer waits
+    for memory.
+    """
     trace = "/sys/kernel/tracing"
     events = [
         "p:cap/room __kvmalloc_node_noprof size=$arg1:u64",

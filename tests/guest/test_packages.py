@@ -97,20 +97,20 @@ IN_AND_OUT = "Install and remove"  # of README.md
     params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in KERNELS],
 )
 def flavor(request: pytest.FixtureRequest) -> str:
-    """A kernel with the hooks, and the kernel of the Debian that is installed here."""
+    """Return a kernel with the hooks, and the kernel of the Debian that is installed here."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(flavor: str) -> Iterator[Path]:
-    """Folder of the system; it has files owned by root."""
+    """Return the folder of the system; it has files owned by root."""
     with folder_of_root("system") as path:
         yield path
 
 
 @pytest.fixture(scope="module")
 def system(folder: Path, flavor: str) -> System:
-    """A Debian with two services, without mmpolicy."""
+    """Return a Debian with two services, without mmpolicy."""
     system = new_system(folder, flavor)
     for name in ("bound", "free"):
         system.put(f"etc/systemd/system/{name}.service", SERVICE)
@@ -123,13 +123,13 @@ def system(folder: Path, flavor: str) -> System:
 
 @pytest.fixture(scope="module")
 def before(system: System) -> set[str]:
-    """All files of that Debian."""
+    """Return all files of that Debian."""
     return listing(system.run(LIST))
 
 
 @pytest.fixture(scope="module")
 def installed(system: System, before: set[str], folder: Path) -> System:
-    """The Debian with packages, which are newer than the later ones."""
+    """Return the Debian with packages of a newer version than those that other tests install."""
     system.run(f"dpkg -i {system.add(*packages(folder, '0.1.1'))} && {KEEP_BUILT.format('0.1.1')}")
     return system
 
@@ -138,7 +138,9 @@ def installed(system: System, before: set[str], folder: Path) -> System:
 def guest(
     request: pytest.FixtureRequest, system: System, before: set[str], flavor: str
 ) -> Iterator[Guest]:
-    """A guest that has booted it with the packages, with newer ones at hand if they are used."""
+    """Return a guest that has booted this Debian with the packages; their newer version was
+    removed.
+    """
     if flavor == "patched" or FULL:
         request.getfixturevalue("installed").run("apt-get purge -q mmpolicy mmpolicy-dkms")
         assert listing(system.run(LIST)) == before  # also without a running system
@@ -152,7 +154,7 @@ def guest(
 
 
 def folios(guest: Guest, unit: str) -> dict[str, int]:
-    """Folios of a service."""
+    """Return the folios of a service."""
     wait = f"for i in $(seq 600); do [ -s /run/{unit} ] && break; sleep 0.1; done"
     found = json.loads(must(guest, f"{wait}; cat /run/{unit}"))
     return {order: count for order, count in found.items() if order != "none"}
@@ -162,13 +164,13 @@ SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
 
 
 def started_again(guest: Guest, unit: str) -> dict[str, int]:
-    """Folios of a service after a restart."""
+    """Return the folios of a service after a restart."""
     must(guest, f"rm /run/{unit}; systemctl restart {unit}")
     return folios(guest, unit)
 
 
 def module_of(system: System, release: str) -> list[str]:
-    """The kernel version of the module that would be loaded, and its signer."""
+    """Return the kernel version of the module that would be loaded, and its signer."""
     fields = (f"modinfo -k {release} -F {field} mmpolicy" for field in ("vermagic", "signer"))
     text = system.run("; ".join(fields))
     return [text.split()[0], text.splitlines()[-1]]
@@ -178,7 +180,9 @@ def module_of(system: System, release: str) -> list[str]:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_another_kernel(installed: System) -> None:
-    """Another kernel of Debian is installed, upgraded and removed; each has its signed module."""
+    """Another kernel of Debian can be installed, upgraded and removed; each has its
+    signed module.
+    """
     other, ours = debian_kernels()
     assert ours == installed.release
     files = installed.add(*debian_kernels()[other])
@@ -195,7 +199,7 @@ def test_another_kernel(installed: System) -> None:
 
 
 def test_boot(guest: Guest) -> None:
-    """The service is active, and its policy decides for the bound service alone."""
+    """After a boot, the service is active, and its policy decides for the bound service alone."""
     assert must(guest, "systemctl is-active mmpolicy mmpolicy-verify.timer") == "active\n" * 2
     assert must(guest, "systemctl --failed --plain --no-legend") == ""
     assert must(guest, "cat /sys/module/mmpolicy/version") == "0.1.0\n"
@@ -203,7 +207,8 @@ def test_boot(guest: Guest) -> None:
 
 
 def test_restart(guest: Guest) -> None:
-    """A new cgroup, and the policy again from the first page on; `bind --unit` does this too.
+    """After a restart, a service has a new cgroup, and its policy again from the first page on;
+    `bind --unit` does this too.
 
     The log has an entry, and `revert` knows the new cgroup.
     """
@@ -236,9 +241,10 @@ until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0
 
 
 def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
-    """The command and its watchdog are killed; a unit of the package restores the kernel's knob.
+    """If the command and its watchdog are killed at once, a unit of the package restores the
+    kernel's knob.
 
-    Frozen first, as the watchdog restores it where the command dies a moment before itself.
+    Both are frozen first, as the watchdog restores the knob if the command dies a moment before it.
     """
     assert must(guest, f"cat {KNOB}") == "60000\n"
     must(guest, RUN, timeout=300)
@@ -259,7 +265,9 @@ def test_drift(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_stop(guest: Guest) -> None:
-    """All is stock, services still start, and are bound again after the next start."""
+    """After mmpolicy.service is stopped, all is stock and services still start; its next start
+    binds them again.
+    """
     must(guest, "systemctl stop mmpolicy && [ ! -e /sys/module/mmpolicy ]")
     assert guest.run("systemctl is-active mmpolicy-verify.timer").out == "inactive\n"
     assert started_again(guest, "bound") == SMALL
@@ -270,7 +278,7 @@ def test_stop(guest: Guest) -> None:
 
 @pytest.fixture
 def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
-    """On Debian's kernel a policy in BPF, which pins the module; the helper is in a package."""
+    """A policy in BPF works on Debian's kernel, and pins the module; its helper is in a package."""
     if flavor == "cloud":
         (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
         must(guest, f"dpkg -i {system.add(package)}", timeout=600)
@@ -288,9 +296,8 @@ def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
     indirect=True,
 )
 def test_upgrade(guest: Guest, flavor: str) -> None:
-    """With policies active, one of them in BPF:
-
-    stock, the newer module, and these policies again.
+    """An upgrade with active policies, one of them in BPF, goes to stock, loads the newer module,
+    and sets these policies again.
     """
     by_default = SMALL
     if flavor == "cloud":
@@ -310,7 +317,7 @@ def test_upgrade(guest: Guest, flavor: str) -> None:
 
 @pytest.fixture
 def tidy(guest: Guest) -> Iterator[Guest]:
-    """The guest in the state after installation, which is restored at the end."""
+    """Return the guest in the state after installation, which is restored at the end."""
     must(guest, "rm -f /etc/mmpolicy/50-web.toml; systemctl restart mmpolicy redis-server")
     yield guest
     must(guest, "systemctl -q stop load; mmpolicy reset")
@@ -318,14 +325,16 @@ def tidy(guest: Guest) -> Iterator[Guest]:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_readme_for_one_service(tidy: Guest, tmp_path: Path) -> None:
-    """README.md's steps for redis, with the redis of Debian."""
+    """README.md's steps for one service work with the redis of Debian."""
     for_one_service(tidy, tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_tutorial(tidy: Guest, tmp_path: Path) -> None:
-    """Each command prints the output shown, as typed by a new user after the installation."""
+    """Each command of the tutorial prints the output shown, as typed by a new user after the
+    installation.
+    """
     replay(tidy, "tutorial", tmp_path)
 
 
@@ -339,7 +348,7 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
 @pytest.mark.long
 @pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
-    """By the commands of README.md the module and every file are removed."""
+    """The commands of README.md remove the module and every file."""
     as_printed(guest, readme(IN_AND_OUT)[1])
     assert guest.run(f"ls -d {ROOT} /sys/module/mmpolicy /run/mmpolicy").rc
     assert started_again(guest, "bound") == SMALL
@@ -351,7 +360,7 @@ def test_out(guest: Guest, before: set[str]) -> None:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_readme(guest: Guest) -> None:
-    """Installed by five commands on Debian's kernel, with an effect."""
+    """Five commands of README.md install mmpolicy on Debian's kernel, and it has an effect."""
     commands = readme(IN_AND_OUT)[0]
     assert len(commands) == 5
     text = as_printed(guest, commands)

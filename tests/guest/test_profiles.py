@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Profiles: created, set and deleted; and the refusals."""
+"""Profiles can be created, set and deleted; wrong requests are refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ RIGHT = ("a", "0", "a-b_c", "x" * 31)
 
 
 def names(guest: Guest) -> set[str]:
-    """Names of all profiles."""
+    """Return the names of all profiles."""
     return {*must(guest, f"cd {PROFILES} && ls -d */").replace("/", "").split()}
 
 
 def test_a_new_profile_is_stock(loaded: Guest) -> None:
-    """Its files have the values of "default" after load; there is no host-wide point."""
+    """The files of a new profile have the values of "default" after load; it has no host-wide
+    point.
+    """
     must(loaded, f"echo web-1 >{CREATE}")
     assert names(loaded) == {"default", "web-1"}
     differ = loaded.run(f"cd {PROFILES} && diff -r default web-1").out
@@ -30,7 +32,7 @@ def test_a_new_profile_is_stock(loaded: Guest) -> None:
 
 
 def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
-    """A profile without bindings changes no fault."""
+    """Profiles have settings of their own; a profile without bindings changes no fault."""
     must(loaded, f"echo a >{CREATE} && echo fixed >{PROFILES}/a/anon_order/policy")
     must(loaded, f"echo 6 >{PROFILES}/a/anon_order/fixed/max_order")
     assert must(loaded, f"cat {PROFILES}/default/anon_order/fixed/max_order") == "4\n"
@@ -42,7 +44,9 @@ def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
 
 
 def test_names(loaded: Guest) -> None:
-    """Wrong ones create no profile; a valid one can be used once, and again after its deletion."""
+    """A wrong name creates no profile; a valid one can be used once, and again after
+    its deletion.
+    """
     refused(poke(loaded, [Poke(CREATE, name, 1, ("EINVAL",)) for name in WRONG + TAKEN]))
     refused(poke(loaded, [Poke(CREATE, "x", 5000, ("EINVAL",))]))
     assert names(loaded) == {"default"}
@@ -58,7 +62,9 @@ def test_names(loaded: Guest) -> None:
 
 
 def test_there_are_at_most_128(loaded: Guest) -> None:
-    """The next one fails with ENOSPC; reset leaves only "default"."""
+    """There are at most 128 profiles: the next one fails with ENOSPC; reset leaves only
+    "default".
+    """
     pokes = [Poke(CREATE, f"p{i}", 1, ("" if i < 127 else "ENOSPC",)) for i in range(129)]
     refused(poke(loaded, pokes))
     assert len(names(loaded)) == 128
@@ -67,7 +73,9 @@ def test_there_are_at_most_128(loaded: Guest) -> None:
 
 
 def test_what_is_in_use_stays(loaded: Guest) -> None:
-    """Bound to a cgroup or a process, an arm of an experiment, or "default": EBUSY."""
+    """A profile cannot be deleted while a cgroup, a process or an experiment uses it, and "default"
+    never: EBUSY.
+    """
     must(loaded, f"for name in a b c; do echo $name >{CREATE}; done")
     must(loaded, f"mkdir /sys/fs/cgroup/t && stat -c %i /sys/fs/cgroup/t >{PROFILES}/a/cgroups")
     must(loaded, f"sleep 100 & echo $! >{PROFILES}/b/pids")
@@ -84,7 +92,7 @@ def test_what_is_in_use_stays(loaded: Guest) -> None:
 
 
 def test_delete_while_files_are_open(loaded: Guest) -> None:
-    """A process with an open file only gets an error."""
+    """If a profile is deleted while a process has its file open, the process only gets an error."""
     must(loaded, f"echo a >{CREATE}")
     script = f"exec 3<>{PROFILES}/a/anon_order/policy; echo a >{DELETE}; echo never >&3; cat <&3"
     assert loaded.run(script).rc

@@ -43,7 +43,7 @@ KERNEL = "linux-image-cloud-amd64"  # Debian's metapackage, which depends on the
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Folder of the system and the keys."""
+    """Return the folder of the system and the keys."""
     with folder_of_root("repository") as path:
         gpg = path / "gpg"
         gpg.mkdir(mode=0o700)
@@ -55,7 +55,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def system(folder: Path) -> System:
-    """A Debian without a compiler, without source packages, and without a kernel."""
+    """Return a Debian without a compiler, without source packages, and without a kernel."""
     (base,) = dev("root")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -77,12 +77,12 @@ def publish(system: System, folder: Path, *releases: str) -> Path:
 
 
 def image(release: str) -> Path:
-    """The package of a kernel's image."""
+    """Return the package of a kernel's image."""
     return next(each for each in debian_kernels()[release] if each.name.startswith("linux-image"))
 
 
 def signer(system: System, release: str) -> str:
-    """Signer of the module that a kernel would load."""
+    """Return the signer of the module that a kernel would load."""
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
@@ -90,7 +90,8 @@ def signer(system: System, release: str) -> str:
     "before", [pytest.param(4, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.full)]
 )
 def test_five_commands(system: System, folder: Path, before: int) -> None:
-    """As in docs/host.md: signed, under Secure Boot, with an effect; and removed without a trace.
+    """Five commands of docs/host.md install a signed module that works under Secure Boot, and is
+    removed without a trace.
 
     Most commands are typed before the boot, as apt is slow in an emulated guest.
     """

@@ -86,7 +86,7 @@ DECIDED = re.compile(r"^prctl_thp_disable_.*\.always\.|size=(?!4096,).*, private
 
 
 def passed(output: str) -> Passed:
-    """Names of tests that passed: without skipped tests, and without names that failed once."""
+    """Return the names of tests that passed, without skipped tests and names that failed once."""
     good: dict[str, bool] = {}
     test = ""
     for line in COLOURS.sub("", output).splitlines():
@@ -102,7 +102,7 @@ def passed(output: str) -> Passed:
 
 
 def run(guest: Guest, folder: str, command: str) -> Passed:
-    """Tests that pass; for a program that names no tests, its exit with status 0."""
+    """Return the tests that pass; for a program that names no tests, whether it exits with 0."""
     must(guest, "echo 32 >/proc/sys/vm/nr_hugepages")
     result = guest.run(f"cd {BUILT / folder} && ./{command} 2>/run/said", 900)
     guest.check()
@@ -111,7 +111,9 @@ def run(guest: Guest, folder: str, command: str) -> Passed:
 
 
 def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passed]:
-    """Tests that pass with all sizes off, and those that also pass with default sizes."""
+    """Return the tests that pass with all sizes off, and those that also pass with
+    default sizes.
+    """
     small = run(guest, *program)
     assert small, "nothing passes at stock"
     must(guest, f"for file in {THP}/hugepages-{SIZES}/enabled; do echo always >$file; done")
@@ -126,8 +128,8 @@ def test_results_are_those_of_stock(
 ) -> None:
     """Tests that pass without the hooks pass with them, without the module and under each policy.
 
-    Never is compared with all sizes off, the others also with the kernel's default sizes: KSM, for
-    one, merges large folios only in part.
+    `never` is compared with all sizes off, the other policies also with the kernel's default sizes:
+    KSM, for one, merges large folios only in part.
     """
     program = folder, command
     needs = {"mem": "4G", "cpus": 4, "nodes": 2, "swap": "1G"}

@@ -23,17 +23,19 @@ SAMPLES = 0.06  # one fault in twelve is sampled
 
 
 def shadow(guest: Guest, policy: str, folder: str = POINT) -> None:
-    """Name a shadow policy."""
+    """Set a shadow policy."""
     must(guest, f"echo {policy} >{folder}/shadow")
 
 
 def asked(guest: Guest) -> int:
-    """Number of calls of the shadow policy of the profile default."""
+    """Return the number of calls of the shadow policy of the profile default."""
     return sum(n for name, n in counters(guest).items() if name.startswith("shadow_reason"))
 
 
 def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
-    """Counters of a shadow for a run of touch, per round, and the figures of the run itself."""
+    """Return the counters of a shadow for a run of touch, per round, and the figures of the run
+    itself.
+    """
     before = counters(guest)
     found = touch(guest, pattern, MIB, ROUNDS)
     after = counters(guest)
@@ -46,7 +48,7 @@ def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("active", "order"), [("stock", 0), ("never", 0), ("fixed", 3)])
 def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> None:
-    """Pagemap shows the folios of the active policy, whatever the shadow answers."""
+    """By pagemap, folios are those of the active policy, whatever the shadow answers."""
     must(loaded, f"echo 3 >{POINT}/fixed/max_order; echo {active} >{POINT}/policy")
     must(loaded, f"echo 9 >{POINT}/adaptive/max_order; echo 9 >{POINT}/vma_size/max_order")
     without = [folios(loaded, words) for words in (DENSE, SPARSE)]
@@ -59,7 +61,9 @@ def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> 
 @pytest.mark.parametrize("pattern", ("forward", "backward", "every_64k", "random_quarter"))
 @pytest.mark.parametrize("name", ("fixed", "adaptive"))
 def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
-    """Predicted faults and memory agree with a run in which the policy is active."""
+    """The faults and memory that a shadow predicts agree with a run in which its policy
+    is active.
+    """
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     shadow(loaded, name)
     estimate, before = told(loaded, pattern)

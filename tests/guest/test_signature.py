@@ -25,7 +25,7 @@ NEW_KEY = "openssl req -new -x509 -nodes -newkey rsa:2048 -days 9 -outform DER"
 
 
 def key(folder: Path, name: str) -> tuple[Path, Path]:
-    """A new private key, and its certificate."""
+    """Return a new private key and its certificate."""
     paths = folder / f"{name}.priv", folder / f"{name}.der"
     argv = [*NEW_KEY.split(), "-subj", f"/CN={name}/", "-keyout", str(paths[0])]
     subprocess.run([*argv, "-out", str(paths[1])], check=True, capture_output=True)
@@ -33,7 +33,7 @@ def key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
-    """The module, signed with a new key, and the certificate of this key."""
+    """Return the module, signed with a new key, and the certificate of this key."""
     assert kernel.modules
     signed = folder / f"{name}.ko"
     (tool,) = kernel.image.parent.glob("root/usr/lib/linux-kbuild-*/scripts/sign-file")
@@ -45,14 +45,14 @@ def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that guests can read."""
+    """Return a folder that guests can read."""
     path = Path(tempfile.mkdtemp(prefix="keys-", dir=cache_dir()))
     yield path
     shutil.rmtree(path)
 
 
 def refused(guest: Guest, why: str) -> None:
-    """The kernel refuses the module, and doctor names the reason and the remedy."""
+    """Check that the kernel refuses the module, and that doctor names the reason and the remedy."""
     assert guest.run("mmpolicy load").rc
     text = guest.run("mmpolicy doctor").out
     assert f"warn  signature   {why}\n      next: mokutil --import" in text

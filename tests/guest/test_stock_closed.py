@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels: whatever happens to ftrace, no process gets a size that is not enabled.
+"""On Debian's own kernels, no process gets a size that is not enabled, whatever happens to ftrace.
 
 In each test the administrator enables no size at all, and a cgroup has a policy. Then an event
 disturbs ftrace. From 0.2 seconds after it on, an unbound process touches 64 MB and must get single
@@ -57,7 +57,9 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """No size is enabled. The cgroup "a" is bound to the profile "a", which has no policy yet."""
+    """Return a guest where no size is enabled, and cgroup "a" is bound to profile "a", which has no
+    policy yet.
+    """
     must(loaded, f"{NOTHING_GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     must(loaded, bind("a", "a"))
     assert folios(loaded, DENSE) == CLOSED
@@ -71,28 +73,30 @@ def given(loaded: Guest) -> Iterator[Guest]:
 
 @pytest.fixture
 def on(given: Guest) -> Guest:
-    """This guest, where "a" has a policy that gives it 64 kB."""
+    """Return this guest, where "a" has a policy that gives it 64 kB."""
     must(given, ON)
     assert is_on(given)
     return given
 
 
 def is_on(guest: Guest) -> bool:
-    """Does "a" get folios of its policy? If not, it must get those of an unbound process."""
+    """Return whether "a" gets folios of its policy; if not, it must get those of an unbound
+    process.
+    """
     found = inside(guest, "a", DENSE)
     assert found in (CLOSED, [{4: 16384}])
     return found != CLOSED
 
 
 def closed(guest: Guest, event: str = ":") -> int:
-    """Trigger an event; then an unbound process must get single pages. Returns the exit status."""
+    """Trigger an event; then an unbound process must get single pages. Return the exit status."""
     found = guest.run(f"{event}\nstatus=$?; {SETTLED}; {ops_command(DENSE)} || exit; exit $status")
     assert '{"0": 16384, "none": 0}' in found.out, found.out
     return found.rc
 
 
 def is_over(guest: Guest) -> None:
-    """No function is hooked, and the policy can be chosen again."""
+    """Check that no function is hooked, and that the policy can be chosen again."""
     must(guest, ALL_OFF)
     assert closed(guest) == 0
     assert "mmp" not in must(guest, f"cat {ENABLED}")
@@ -105,7 +109,9 @@ def is_over(guest: Guest) -> None:
 
 
 def test_ftrace_is_off_before(given: Guest) -> None:
-    """The policy is refused, and its reason can be read; or ftrace cannot be turned off."""
+    """If ftrace is off before, the policy is refused with a reason that can be read; or ftrace
+    cannot be turned off.
+    """
     off = given.run(f"echo 0 >{FTRACE_ENABLED}").rc == 0
     try:
         refused = closed(given, ON)
@@ -120,7 +126,7 @@ def test_ftrace_is_off_before(given: Guest) -> None:
 
 
 def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
-    """Turning it off is refused while a policy is on; or the policy ends."""
+    """While a policy is on, ftrace cannot be turned off; or the policy ends."""
     refused = closed(on, f"echo 0 >{FTRACE_ENABLED}")
     try:
         assert is_on(on) == bool(refused)
@@ -132,7 +138,7 @@ def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
 
 @pytest.fixture
 def dying(machines: Machines, on: Guest) -> Iterator[Guest]:
-    """A guest in which ftrace stays broken, so it ends with the test."""
+    """Return a guest in which ftrace stays broken, so it ends with the test."""
     yield on
     machines.end()
 
@@ -144,7 +150,9 @@ LOADS = "for i in 1 2 3; do modprobe loop && modprobe -r loop || exit; done"
 
 @pytest.mark.parametrize("end", (f"echo 1 >{ROOT}/reset", OFF, "rmmod mmpolicy"))
 def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
-    """The sizes close. Calls that the kernel still makes stay, or no function is hooked."""
+    """If ftrace dies while a policy is on, the sizes close; calls that the kernel still makes stay,
+    or no function is hooked.
+    """
     assert closed(dying, "modprobe mmpolicy_meddle kill=1") == 0
     for job in [
         dying.start(end),
@@ -167,7 +175,9 @@ WRITES = f"for mode in madvise never; do echo $mode >{THP}/hugepages-2048kB/enab
 
 
 def test_kprobes_are_off(given: Guest) -> None:
-    """The module does not use kprobes to see khugepaged start, so it runs as sysfs says."""
+    """With kprobes off, khugepaged runs as sysfs says: the module does not use kprobes to see it
+    start.
+    """
     must(given, WRITES)
     before = given.run(RUNNING).out
     assert before.startswith("0\n")
@@ -185,7 +195,7 @@ def test_kprobes_are_off(given: Guest) -> None:
 
 @pytest.mark.long
 def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
-    """Sizes are written while policies come and go: in the end it runs as sysfs says."""
+    """After sizes were written while policies came and went, khugepaged runs as sysfs says."""
     jobs = [given.start(f"while :; do {WRITES}; done") for _ in range(3)]
     try:
         must(given, f"for i in $(seq 8); do {ON}; {OFF}; done", 120)
@@ -201,7 +211,7 @@ def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
 
 
 def hooked(guest: Guest) -> list[str]:
-    """The functions that are hooked now."""
+    """Return the functions that are hooked now."""
     text = must(guest, f"cat {ENABLED}")
     return re.findall(r"^(\S+) .*\n\s+direct-->mmp", text, re.MULTILINE)
 
@@ -211,7 +221,7 @@ LINES = "dmesg | grep -c ' mmpolicy: '; true"
 
 @pytest.mark.long
 def test_a_site_is_patched_away(on: Guest) -> None:
-    """Whichever hook is missing: the sizes close, and the log reports it once."""
+    """Whichever hook is patched away, the sizes close, and the log reports it once."""
     for function in hooked(on):
         before = int(must(on, LINES))
         try:
@@ -229,7 +239,7 @@ def test_a_site_is_patched_away(on: Guest) -> None:
 
 @contextmanager
 def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
-    """A BPF program attached to a function, if the kernel allows it."""
+    """Attach a BPF program to a function, if the kernel allows it."""
     job = guest.start(f"exec {workload('fentry')} {function}")
     must(guest, f"until [ -s {job.path}.out ]; do sleep 0.02; done")
     said = must(guest, f"cat {job.path}.out")
@@ -241,7 +251,7 @@ def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
 
 @contextmanager
 def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
-    """A livepatch of a function, if the kernel allows it."""
+    """Load a livepatch of a function, if the kernel allows it."""
     found = guest.run(f"modprobe mmpolicy_livepatch function={function}")
     assert not found.rc or "busy" in found.out.lower()
     there = f"[ ! -e {LIVEPATCH} ] || [ $(cat {LIVEPATCH}/transition) = 0 ]"
@@ -253,18 +263,20 @@ def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
 
 
 def variables(guest: Guest) -> str:
-    """The kernel's variables that hold the enabled sizes."""
+    """Return the kernel's variables that hold the enabled sizes."""
     return must(guest, f"/usr/bin/python3 {WORDS} {' '.join(ORDERS)}")
 
 
 def opened(guest: Guest) -> set[int]:
-    """The orders that the kernel would request now; the administrator has enabled none."""
+    """Return the orders that the kernel would request now; the administrator has enabled none."""
     word = int(variables(guest).split()[1], 16)
     return {order for order in range(32) if word >> order & 1}
 
 
 def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
-    """Whatever happens to the hooks, no further size opens; with caps below it, no PMD size."""
+    """Whatever happens to the hooks, only sizes that a policy may answer are open: with max_order
+    below it, not PMD size.
+    """
     assert opened(given) == set()
     for policy, cap in ("fixed", 4), ("adaptive", 9), ("vma_size", 2):
         knob = f"{ROOT}/profiles/a/anon_order/{policy}/max_order"
@@ -275,12 +287,12 @@ def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
 
 
 def choose(guest: Guest, point: str) -> bool:
-    """Choose a policy of "a" at a point; is it refused?"""
+    """Choose a policy of "a" at a point; return whether it is refused."""
     return bool(guest.run(f"echo {AT_POINTS[point]} >{ROOT}/profiles/a/{point}/policy").rc)
 
 
 def functions_of(guest: Guest, every: bool) -> dict[str, str]:
-    """Each hooked function, or the last of each point, with its point."""
+    """Return each hooked function, or the last one of each point, with its point."""
     found: dict[str, str] = {}
     for point in AT_POINTS:
         assert not choose(guest, point)
@@ -293,14 +305,16 @@ def functions_of(guest: Guest, every: bool) -> dict[str, str]:
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=("few", "every"))
 def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
-    """One function of each point; with --full, every one."""
+    """Return one function of each point; with --full, every one."""
     return functions_of(given, request.param)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("other", (fentry, livepatch))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
-    """A point with an occupied function is refused, and its state is unchanged; later it works."""
+    """If another user has a function first, its point is refused and its state unchanged; the point
+    works later.
+    """
     before = variables(given)
     for function, point in functions.items():
         with other(given, function) as there:
@@ -317,7 +331,9 @@ def test_others_came_first(given: Guest, functions: dict[str, str], other: type)
 
 @pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
 def test_others_come_second(given: Guest, functions: dict[str, str], other: type) -> None:
-    """Refused while the policy is on, or accepted and the policy ends; never both."""
+    """If another user comes second, it is refused while the policy is on, or accepted and the
+    policy ends; never both.
+    """
     for function, point in functions.items():
         assert not choose(given, point)
         with other(given, function) as there:

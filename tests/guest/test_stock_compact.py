@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and
+"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and its
 counters.
 """
 
@@ -48,7 +48,7 @@ def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
 
 
 def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> None:
-    """The check of test_compact, on this kernel."""
+    """The last priority of compaction is never skipped on this kernel, as in test_compact."""
     test_compact.check_last_priority(machines, stock)
 
 
@@ -67,5 +67,7 @@ def test_others_are_not_asked(loaded: Guest) -> None:
 def test_load_switch_unload_while_others_compact(
     machines: Machines, stock: str, rounds: int
 ) -> None:
-    """Unloading waits for tasks that compact inside a hooked call."""
+    """The module can be loaded, switched and unloaded while tasks compact inside a hooked call:
+    unloading waits for them.
+    """
     storm_under_pressure(small(machines, stock), rounds)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Costs and savings on a kernel without the hooks, compared with a kernel with them.
 
-All in counted instructions. Debian's own kernel differs from the lean one in more than the hooks;
-the kernel "traced" differs only in options that ftrace needs.
+All costs are counted instructions. Debian's own kernel differs from the lean one in more than the
+hooks; the kernel "traced" differs only in options that ftrace needs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def begin(guest: Guest, setup: str) -> None:
 
 
 def take_off(guest: Guest, way: str) -> Iterator[Sample]:
-    """Samples before the module is loaded, while it does nothing, and after its unload."""
+    """Take samples before the module is loaded, while it does nothing, and after its unload."""
     back_to_boot(guest)
     must(guest, f"{workload('touch')} forward 64")
     for state, setup in STATES.items():
@@ -96,7 +96,7 @@ def take_off(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
-    """Instructions of each operation at the other points."""
+    """Return the instructions of each operation at the other points."""
     for point, (words, needs, policy) in ELSEWHERE.items():
         for who, setup in WHO.items():
             begin(guest, f"{needs}; {setup.format(point, policy)}")
@@ -105,7 +105,7 @@ def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take(guest: Guest, way: str) -> Iterator[Sample]:
-    """All samples of one kernel."""
+    """Return all samples of one kernel."""
     if way == "ftrace":
         yield from take_off(guest, way)
     for name, setup in SETS.items():
@@ -128,8 +128,8 @@ PAIRS = {"debian": ("cloud", "patched"), "lean": ("traced", "patched")}
     ],
 )
 def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
-    """Samples of a kernel without and of one with the hooks; arms are named "ftrace never" and so
-    on.
+    """Return the samples of a kernel without the hooks and of one with them; arms are named "ftrace
+    never" and so on.
     """
 
     def take_both(_: frozenset[str]) -> Results:
@@ -145,7 +145,7 @@ def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
 
 
 def fault(costs: Results, arm: str, case: Case) -> float:
-    """Instructions of a fault."""
+    """Return the instructions of a fault."""
     return costs.value(arm, case.name(), "ticks") / costs.value(arm, case.name(), "faults")
 
 
@@ -195,8 +195,8 @@ def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", LARGE)
 def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
-    """A program that writes forward, under a policy of 64 kB, relative to 64 kB enabled
-    in sysfs.
+    """A program that writes forward under a policy of 64 kB costs about as much as with 64 kB
+    enabled in sysfs.
     """
 
     def of_given(run: Results) -> float:
@@ -228,7 +228,7 @@ def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> N
 
 
 def names_of(case: Case) -> list[str]:
-    """The names that take_sample() gives: a pattern that changes has one for each half."""
+    """Return the names that take_sample() gives: a pattern that changes has one for each half."""
     name = case.name()
     return [name] if case != CHANGES else [name.replace(" ", f".{half} ") for half in (1, 2)]
 
@@ -238,8 +238,8 @@ EACH = [name for case in (FORWARD, SPARSE, *PATTERNS, CHANGES) for name in names
 
 @pytest.mark.parametrize("name", EACH)
 def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
-    """adaptive has the instructions and memory, relative to sizes off, and the faults of
-    the hooks.
+    """By ftrace, `adaptive` takes the instructions and memory, relative to sizes off, and the
+    faults that it takes by the hooks.
     """
 
     def beyond(key: str) -> Callable[[Results], float]:

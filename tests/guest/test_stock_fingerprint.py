@@ -44,7 +44,7 @@ MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Needs of a guest with another CPU model."""
+    """Return the needs of a guest with another CPU model."""
     model, needs = MACHINES[request.param]
 
     def accelerator(*args: Any) -> str:
@@ -55,7 +55,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def known(guest: Guest) -> None:
-    """The module knows this kernel, by one of the rows in the tree."""
+    """Check that the module knows this kernel, by one of the rows in the tree."""
     release = must(guest, "uname -r")
     assert must(guest, f"cat {ROOT}/kernel_tested") == release
     assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
@@ -63,7 +63,7 @@ def known(guest: Guest) -> None:
 
 @BY_BUILD_ID
 def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -> None:
-    """However the kernel patches its code at boot, and while it is traced."""
+    """The kernel is recognised however it patches its code at boot, and while it is traced."""
     machines.end()  # the running one may have another CPU
     guest = machines.get(stock, accel="tcg", **machine)
     must(guest, "modprobe mmpolicy")
@@ -84,7 +84,7 @@ def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -
 
 @pytest.fixture
 def alone(machines: Machines, stock: str) -> Iterator[Guest]:
-    """A guest of the test's own, whose kernel may be left changed."""
+    """Return a guest of the test's own, whose kernel may be left changed."""
     machines.end()
     yield machines.get(stock, cpus=2)
     machines.end()
@@ -92,14 +92,16 @@ def alone(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def changed(alone: Guest) -> Guest:
-    """A kernel with one instruction changed in one function, which is not called here."""
+    """Return a kernel with one instruction changed in one function, which is not called here."""
     must(alone, "modprobe mmpolicy_meddle change=madvise_collapse")
     return alone
 
 
 @BY_BUILD_ID
 def test_a_function_that_is_another_one(changed: Guest) -> None:
-    """anon_order is refused then, and every report says so, unless it is forced."""
+    """On a kernel with another function, anon_order is refused unless it is forced, and every
+    report says so.
+    """
     must(changed, "modprobe mmpolicy")
     fingerprint = must(changed, FINGERPRINT).strip()
     assert must(changed, f"cat {ROOT}/kernel_tested") == "no\n"
@@ -140,7 +142,9 @@ MAKE_PLAIN = f"mkdir /run/plain; objcopy -R .BTF -R .BTF.base $(modinfo -n mmpol
 
 
 def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
-    """With a letter changed in a name of the kernel's types, one point is refused, and why."""
+    """If a letter in a name of the kernel's types is changed, one point is refused, with the
+    reason.
+    """
     files = f"grep . {ROOT}/points/*"
     must(alone, f"{MAKE_PLAIN}; modprobe mmpolicy")
     before = must(alone, files).splitlines()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module on Debian's own kernels, which have no hooks: points that work by ftrace.
+"""The module on Debian's own kernels, which have no hooks: points work by ftrace.
 
 Tests of other files that hold here too are imported, so that they run in this guest.
 """
@@ -83,13 +83,15 @@ two, arms = test_bindings.two, test_experiment.arms
 
 
 def both(guest: Guest) -> list[Pages]:
-    """Folios of a process without a policy, and of one that requests huge pages."""
+    """Return the folios of a process without a policy, and of one that requests huge pages."""
     return [*folios(guest, DENSE), *folios(guest, ASKED)]
 
 
 @contextmanager
 def neighbours(guest: Guest) -> Iterator[None]:
-    """Both run repeatedly in the background, and each time get the folios that they got before."""
+    """Run both repeatedly in the background; each time they must get the folios that they got
+    before.
+    """
     both_again = f"{ops_command(DENSE)} && {ops_command(ASKED)}"
     job = guest.start(f"rm -f /run/over; until [ -e /run/over ]; do {both_again} || exit; done")
     try:
@@ -103,7 +105,9 @@ def neighbours(guest: Guest) -> Iterator[None]:
 
 
 def is_over(guest: Guest, sizes: str) -> None:
-    """No function is hooked, sysfs has its old text, and every process gets folios accordingly."""
+    """Check that no function is hooked, sysfs has its old text, and every process gets folios
+    accordingly.
+    """
     assert "mmp" not in must(guest, HOOKED)
     assert must(guest, SIZES) == sizes
     assert both(guest) == STOCK
@@ -111,7 +115,7 @@ def is_over(guest: Guest, sizes: str) -> None:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """A guest with some sizes enabled, a cgroup "a" and a profile for it."""
+    """Return a guest with some sizes enabled, a cgroup "a" and a profile for it."""
     must(loaded, f"{GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     assert both(loaded) == STOCK
     yield loaded
@@ -181,7 +185,9 @@ def test_no_page_in_advance_outlives_its_policy(given: Guest) -> None:
 
 
 def test_what_can_be_had(loaded: Guest) -> None:
-    """Files show the available points, and reasons for the others, whose policies are refused."""
+    """Files show the available points, and the reasons why others are not; policies of the others
+    are refused.
+    """
     assert must(loaded, f"cat {ROOT}/provider") == "ftrace\n"
     text = must(loaded, f"cd {ROOT}/points && grep . *")
     points = dict(line.split(":", 1) for line in text.splitlines())
@@ -196,7 +202,7 @@ def test_what_can_be_had(loaded: Guest) -> None:
 
 
 def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
-    """The load fails, and the log has the reason."""
+    """If a parameter names an unavailable policy, the load fails, and the log has the reason."""
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=eager").rc
     assert "compact=eager: the kernel does not ask" in must(guest, "dmesg")
     assert guest.run(f"test -e {ROOT}").rc
@@ -217,7 +223,9 @@ POLICIES = "; ".join(
 
 
 def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
-    """Only a policy hooks functions, and ending the last one unhooks them."""
+    """Functions are hooked only while a policy is set: setting the first hooks them, and ending the
+    last unhooks them.
+    """
     assert "mmp" not in must(loaded, HOOKED)
     for point, (policy, function) in AT_POINTS.items():
         file = f"{ROOT}/profiles/default/{point}/policy"
@@ -257,7 +265,7 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     ids=("stock", "reset", "lease", "unload"),
 )
 def test_each_way_of_ending(given: Guest, end: str) -> None:
-    """All sizes are restored at once; neighbours never had others."""
+    """Each way of ending restores all sizes at once; neighbours never had others."""
     with neighbours(given):
         sizes = on(given)
         must(given, end)
@@ -275,7 +283,9 @@ done
 
 
 def test_writes_while_policies_come_and_go(given: Guest) -> None:
-    """An administrator's write can be read back, and decides for unbound processes at once."""
+    """While policies come and go, an administrator's write can be read back, and decides for
+    unbound processes at once.
+    """
     job = given.start(COME_AND_GO)
     try:
         for word, order in ("always", 6), ("never", 3), ("always", 6), ("madvise", 3):
@@ -326,7 +336,9 @@ def test_the_administrator_writes_meanwhile(given: Guest) -> None:
 
 
 def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
-    """Its PID and the memory that the kernel reserves for it, after each write to a size's file."""
+    """Return khugepaged's PID and the memory that the kernel reserves for it, after each write to a
+    size's file.
+    """
     found = []
     for write in writes:
         mode, kb = write.split()
@@ -337,9 +349,10 @@ def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
 
 
 def test_khugepaged_runs_as_given(loaded: Guest) -> None:
-    """Each write to a file starts and stops it as without a policy.
+    """Each write to a size's file starts and stops khugepaged as without a policy.
 
-    On 6.12 the kernel also reserves as much; later see docs/without-hooks.md, "What is lost".
+    On 6.12 the kernel also reserves as much; for later kernels see docs/without-hooks.md, "What is
+    lost".
     """
     khugepaged_after(loaded, "always 2048", "never 2048")  # at boot the kernel reserves less
     writes = "never 2048", "always 64", "never 64", "always 2048", "never 2048"
@@ -368,7 +381,7 @@ KILLED = Path(__file__).with_name("killed.py")
 
 
 def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
-    """For killed.py, in turn: changes of the policy of "a", and an experiment in "a"."""
+    """Return for killed.py, in turn: changes of the policy of "a", and an experiment in "a"."""
     for number in range(times):
         start, commands, end = f"{AFRESH}; {ON}", rng.sample(CHANGES_OF_A, 4), ":"
         if number % 2:
@@ -379,7 +392,7 @@ def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
 
 @pytest.mark.parametrize("times", [pytest.param(8), pytest.param(100, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
-    """Neighbours get the enabled sizes, whatever is killed; the lease or a reset ends all."""
+    """Whatever is killed, neighbours get the enabled sizes; the lease or a reset ends all."""
     before, states = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), list[str]()
     tasks = [*kills(random.Random(times), 4 * times)]
     # On a busy host a command may not have come far enough when it is killed.
@@ -405,7 +418,9 @@ NO_TRACE = f"echo nop >{TRACING}/current_tracer; echo >{TRACING}/set_ftrace_filt
 @pytest.mark.parametrize(("begin", "end"), [(PROBE, NO_PROBE), (TRACE, NO_TRACE)])
 @pytest.mark.parametrize("first", (True, False))
 def test_who_traces_the_same_function(loaded: Guest, begin: str, end: str, first: bool) -> None:
-    """Before or after the module: both work, and each detaches without harm to the other."""
+    """A tracer of the same function, before or after the module, works along with it, and each
+    detaches without harm to the other.
+    """
     must(loaded, f"echo >{TRACING}/trace")
     if first:
         must(loaded, begin)
@@ -425,7 +440,9 @@ ENDS = f"echo 0 >{LIVEPATCH}/enabled; until rmmod mmpolicy_livepatch; do sleep 0
 
 
 def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
-    """If it comes first, the policy is refused. If it comes second, the policy ends."""
+    """If a livepatch of the same function comes first, the policy is refused; if it comes second,
+    the policy ends.
+    """
     busy = ("EBUSY",)
     must(loaded, f"echo always >{THP}/hugepages-32kB/enabled; modprobe mmpolicy_livepatch")
     must(loaded, f"until grep -q 0 {LIVEPATCH}/transition; do sleep 0.1; done")
@@ -450,7 +467,9 @@ def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
 
 
 def test_memory_that_nobody_touches(loaded: Guest) -> None:
-    """Populated by the kernel: policies decide as ever."""
+    """Policies decide as usual for memory that the kernel populates, and that no
+    process touches.
+    """
     words = "map 4096 madvise 0 4096 23 folios 0 4096"  # MADV_POPULATE_WRITE
     for policy, order in (("fixed", 4), ("never", 0), ("vma_size", 4)):
         switch(loaded, policy)
@@ -464,7 +483,9 @@ def test_memory_that_nobody_touches(loaded: Guest) -> None:
     "rounds", [3, pytest.param(6, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.full)]
 )
 def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> None:
-    """No page holds foreign data, and the kernel logs no bug."""
+    """While others fault and the module is loaded, switched and unloaded, no page holds foreign
+    data, and the kernel logs no bug.
+    """
     storm(guest, rounds, 1, 4, hog_mib=0)
 
 
@@ -481,7 +502,8 @@ echo 20 >scan_sleep_millisecs; echo 20 >alloc_sleep_millisecs; echo 4096 >pages_
     [pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "traced-kasan")],
 )
 def test_a_thousand_rounds(machines: Machines, flavor: str, hundred: int) -> None:
-    """One policy in each round, under faults, swap, reclaim and a khugepaged without pauses.
+    """In a thousand rounds of one policy each, under faults, swap, reclaim and a khugepaged without
+    pauses, no page holds foreign data.
 
     Most of a round is waiting for the kernel, so the clock of this guest jumps.
     """

@@ -109,14 +109,15 @@ def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("limit_mb", (256, 1 << 20))
 def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
-    """Counted instructions: cap adds a bounded amount to a call, in which preemption is off.
+    """By counted instructions, `cap` adds a bounded amount to a call on many page tables, in which
+    preemption is off.
 
-    Of 8 GB with a page in each page table, or one page in 32; the second call finds the tables
-    empty. A millisecond of the guest is a million instructions. A call on 65,536 pages takes 88.3
-    million with eager, 88.8 with cap, and with either, interrupts add 0.7 million each: not at all,
-    once or up to five times. One call in fifty is 0.7 million below all others, so the calls with
-    the fewest interrupts are compared, the third from below of 7, 14 and up to 35 rounds, and
-    medians have a bound of their own.
+    The call covers 8 GB with a page in each page table, or in one of 32; the second call finds the
+    tables empty. A millisecond of the guest is a million instructions. A call on 65,536 pages takes
+    88.3 million with `eager`, 88.8 with `cap`, and with either, interrupts add 0.7 million each:
+    not at all, once or up to five times. One call in fifty is 0.7 million below all others, so the
+    calls with the fewest interrupts are compared, the third from below of 7, 14 and up to 35
+    rounds, and medians have a bound of their own.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
@@ -152,7 +153,9 @@ while True:
 
 
 def least_ticks(guest: Guest, neighbour: str) -> float:
-    """The minimum of three runs, each so long that a few interrupts are below a percent of it."""
+    """Return the minimum of three runs, each so long that a few interrupts are below a percent of
+    it.
+    """
     runs = [ran(guest, neighbour) for _ in range(3)]
     assert min(run["faults"] for run in runs) > 64000
     return float(min(run["ticks"] for run in runs))
@@ -161,7 +164,7 @@ def least_ticks(guest: Guest, neighbour: str) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("kilobytes", (2048, 128))
 def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
-    """Counted CPU time of a program that maps and frees, next to such calls without end."""
+    """A program that maps and frees takes little more CPU time next to such calls without end."""
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, madv_free.policy("cap"))
     neighbour = madv_free.loop("malloc", 1, 8, 4096, 32)
@@ -198,7 +201,9 @@ TRACED = f"echo tracked_keep mmp_pages_lazy >{TRACING}/set_ftrace_filter"
 
 
 def test_the_keeper_has_a_budget(loaded: Guest) -> None:
-    """A tenant has calls refused: page tables in a pass, and all 3,001 are examined."""
+    """If a tenant has calls refused, the worker examines a bounded number of page tables per pass,
+    and all 3,001 in the end.
+    """
     must(loaded, madv_free.policy("cap", limit_mb=12, per_cgroup=1))
     job = loaded.start(f"exec python3 -c {shlex.quote(REFUSED)}")
     must(loaded, f"until grep -qs begun {job.path}.out; do sleep 0.1; done")
@@ -235,6 +240,6 @@ def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
 
 
 def test_nothing_is_lost_while_switching_here(loaded: Guest) -> None:
-    """The test of test_madv_free, without lockdep."""
+    """While policies switch, no data is lost on this kernel, which has no lockdep."""
     with switching(loaded, 8, reload=3):
         kept(loaded.run(keep(8, 2), 400))

@@ -25,7 +25,7 @@ LIMIT = 1.03
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines, stock: str) -> Repeated:
-    """These arms on the kernel under test."""
+    """Return these arms on the kernel under test."""
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -37,19 +37,19 @@ def results(all_machines: Machines, stock: str) -> Repeated:
 
 
 def beside(run: Results, arm: str, base: str, case: str, key: str) -> float:
-    """Cost of an arm as a multiple of another, and that multiple on 6.12."""
+    """Return the cost of an arm as a multiple of another, and that multiple on 6.12."""
     return run.ratio(arm, base, case, key) / FIGURES.ratio(arm, base, case, key)
 
 
 def apart(ratio: float) -> float:
-    """Deviation of a ratio from 1, in either direction."""
+    """Return how far a ratio is from 1, in either direction."""
     return max(ratio, 1 / ratio)
 
 
 @pytest.mark.parametrize("case", PATTERNS)
 @pytest.mark.parametrize("arm", POLICIES)
 def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
-    """Faults and memory relative to those with all sizes off agree; instructions are not above.
+    """Faults and memory, relative to all sizes off, are as on 6.12; instructions are not above.
 
     A fault of one page costs more on other kernels, so that all larger ones look cheaper there.
     """

@@ -36,7 +36,7 @@ in_full_cgroup = test_thp_gfp.in_full_cgroup
 
 @pytest.fixture
 def kernel(stock: str) -> str:
-    """Debian's own."""
+    """Return Debian's own kernel."""
     return stock
 
 
@@ -56,7 +56,8 @@ globals().update({name: vars(test_thp_gfp)[name] for name in names})
 
 @pytest.mark.full
 def test_a_pinned_node(all_machines: Machines, stock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the hooks: no reclaim, nearly all huge pages, and any node costs as much as stock.
+    """As with the hooks, a pinned node costs no reclaim, gives nearly all huge pages, and
+    `only_compact_any` costs as much as stock.
 
     Measured 1.0014 of stock, as the hook is a call here. The arm legacy needs the hooks, so it is
     missing.
@@ -74,14 +75,16 @@ SIZES = f"echo always >{THP}/enabled; echo always >{THP}/hugepages-64kB/enabled"
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """Proves that test_light_reclaims_nothing can fail."""
+    """Reclaim for huge pages is counted under a policy that reclaims, so
+    test_light_reclaims_nothing can fail.
+    """
     switch(two_nodes, "relaxed")
     assert reclaimed(touched(two_nodes, SPARSE))
     assert for_large(two_nodes) > 0
 
 
 def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
-    """GFP flags of folios of each size in faults; MADV_HUGEPAGE is 14."""
+    """Return the gfp flags of folios of each size in faults; MADV_HUGEPAGE is 14."""
     program = f"map 1024 madvise 0 1024 {advice}" if advice > 0 else "map 1024"
     must(guest, f"echo {defrag} >{THP}/defrag; echo '{ASKED_WITH}' >{TRACING}/kprobe_events")
     must(guest, f"echo 'order > 0' >{PROBES}/asked/filter; echo 1 >{PROBES}/enable")

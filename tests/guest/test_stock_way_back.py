@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels: a process that blocks delays neither a file nor the reset."""
+"""On Debian's own kernels, a process that blocks delays neither a file nor the reset."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def quick(loaded: Guest) -> Guest:
-    """A write waits for its default time, and not as long as in other tests."""
+    """Let a write wait for its default time, and not as long as in other tests."""
     must(loaded, f"echo 400 >{WAIT}")
     return loaded
 
 
 @contextmanager
 def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
-    """Run a program that user space blocks, from the moment that it reports it."""
+    """Run a program that user space blocks, from the moment at which it reports that."""
     must(guest, "rm -f /run/held")  # else the file of the last test would count
     job = guest.start(f"exec {command} >/run/held")
     try:
@@ -59,14 +59,14 @@ def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
 
 
 def stacks(guest: Guest, name: str) -> str:
-    """Kernel stacks of all threads of a program."""
+    """Return the kernel stacks of all threads of a program."""
     found = must(guest, f"for pid in $(pidof {name}); do cat /proc/$pid/task/*/stack; done")
     assert found
     return found
 
 
 def each_answers(guest: Guest) -> None:
-    """No write and no read waits for a process that user space blocks.
+    """Check that no write and no read waits for a process that user space blocks.
 
     Ten seconds are for a busy host: a file that waits here waits until the process is killed.
     """
@@ -88,7 +88,7 @@ def becomes(guest: Guest, state: str, within: int = 60) -> None:
 
 
 def is_over(guest: Guest) -> None:
-    """No hook is left in the kernel, and the module can be unloaded."""
+    """Check that no hook is left in the kernel, and that the module can be unloaded."""
     becomes(guest, "stock")
     assert "mmp" not in must(guest, HOOKED)
     must(guest, "timeout -s KILL 60 rmmod mmpolicy")
@@ -99,7 +99,9 @@ KINDS = [(kind, False) for kind in ("huge", "small", "read", "wp", "minor", "for
 
 @pytest.mark.parametrize(("kind", "time_faults"), [*KINDS, ("small", True)])
 def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
-    """A fault that waits for a dead handler has no function of the module on its stack."""
+    """A fault that waits for a dead userfaultfd handler has no function of the module
+    on its stack.
+    """
     if time_faults:
         must(
             quick,
@@ -121,7 +123,7 @@ def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
 
 
 def test_a_thousand_userfaultfds(quick: Guest) -> None:
-    """The number of waiters makes no difference."""
+    """With a thousand userfaultfds that block faults, no file waits either."""
     must(quick, f"echo never >{POLICY}")
     with held(quick, f"{workload('uffd')} small 300"):
         each_answers(quick)
@@ -140,7 +142,7 @@ STOPPED = {
 
 @pytest.mark.parametrize("how", STOPPED)
 def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
-    """One process faults all the time, and is stopped wherever it is."""
+    """If one process faults all the time and is stopped wherever it is, no file waits."""
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
     faults = f"{workload('ops')} map 4096 touch 0 4096"
@@ -161,7 +163,7 @@ def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
 
 
 def waits_for_tasks(guest: Guest) -> bool:
-    """Whether the kernel waits until each task has left the code that it was in.
+    """Return whether the kernel waits until each task has left the code that it was in.
 
     Without preemption, as on arm64 before Linux 7, a call of cond_resched() in the task ends the
     wait, so no task that stays in the kernel delays it.
@@ -171,7 +173,9 @@ def waits_for_tasks(guest: Guest) -> bool:
 
 @pytest.fixture
 def busy(quick: Guest) -> Iterator[Guest]:
-    """A policy is on, and then a process stays in the kernel nearly all the time."""
+    """Return a guest where a policy is on, and a process then stays in the kernel nearly all the
+    time.
+    """
     hung = "/proc/sys/kernel/hung_task_timeout_secs"  # the kernel itself waits, too
     must(quick, f"[ ! -e {hung} ] || {{ cat {hung} >/run/hung && echo 0 >{hung}; }}")
     must(quick, f"echo fixed >{POLICY}")
@@ -187,7 +191,9 @@ def busy(quick: Guest) -> Iterator[Guest]:
     ids=["lease", "reset"],
 )
 def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, state: str) -> None:
-    """All is stock at once, and the state shows the work left and the process that delays it."""
+    """If a process stays in the kernel, all is stock at once, and the state shows the work left and
+    the process that delays it.
+    """
     found = ran(busy, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["on_ms"] <= LATEST_MS
     delayed = waits_for_tasks(busy)
@@ -204,7 +210,7 @@ def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, s
 
 
 def test_the_last_choice_counts(busy: Guest) -> None:
-    """However often the choice changes in between; the kernel follows when it can."""
+    """However often the choice changes, the last one counts; the kernel follows when it can."""
     for policy in ("stock", "never", "stock", "fixed", "stock", "fixed"):
         must(busy, f"timeout -s KILL 10 sh -c 'echo {policy} >{POLICY}'")
     assert "[fixed]" in must(busy, f"cat {POLICY}")
@@ -215,8 +221,10 @@ def test_the_last_choice_counts(busy: Guest) -> None:
 
 
 def test_sixteen_at_two_cpus(quick: Guest) -> None:
-    """An ordinary load delays no file, and a reset by no more than a grace period for each group of
-    hooked functions; arm64 has one more of them, those that fold blocks.
+    """Sixteen busy processes on two CPUs delay no file, and a reset by at most a grace period per
+    group of hooked functions.
+
+    arm64 has one more group, the functions that fold blocks.
     """
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
@@ -238,7 +246,9 @@ def test_sixteen_at_two_cpus(quick: Guest) -> None:
 
 
 def test_an_error_that_comes_later(quick: Guest) -> None:
-    """A write that waits for no hook; then another user takes the function."""
+    """If another user takes a function after a write that did not wait for its hook, the error is
+    reported later.
+    """
     must(quick, f"echo 0 >{WAIT}")
     with fentry(quick, "do_anonymous_page") as there:
         assert there

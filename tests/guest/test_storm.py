@@ -23,7 +23,7 @@ PRESSED = ("pswpout", "pgscan_direct", "compact_stall")
 def storm(
     guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int, *more: str
 ) -> dict[str, int]:
-    """No page holds foreign data, and the kernel's checkers report no bug.
+    """Run a storm: no page may hold foreign data, and the kernel's checkers must report no bug.
 
     Returns the number of rounds with an event.
     """
@@ -43,17 +43,18 @@ def storm(
 
 @checkers("rounds", 200, kasan=20, kcsan=100)
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
-    """Threads of one process, with memory to spare."""
+    """A storm of threads of one process, with memory to spare, corrupts no page."""
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
 
 
 def small(machines: Machines, flavor: str, **needs: str) -> Guest:
-    """Two nodes with less memory than a storm uses."""
+    """Return a guest with two nodes and less memory than a storm uses."""
     return machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G", **needs)
 
 
 def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int]:
-    """Processes on two nodes, with less memory than they use: swap, compaction, reclaim.
+    """Run a storm of processes on two nodes, with less memory than they use: swap, compaction,
+    reclaim.
 
     In a short storm kswapd may keep up, so that no process reclaims: then the storm is repeated.
     """
@@ -69,14 +70,16 @@ def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int
 
 @checkers("rounds", 5, kasan=6, kcsan=6)
 def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
-    """On the kernels with checkers."""
+    """A storm under memory pressure corrupts no page, on the kernels with checkers."""
     storm_under_pressure(small(machines, flavor), rounds)
 
 
 @pytest.mark.full
 @pytest.mark.flavor("kcsan")
 def test_planted_race(machines: Machines) -> None:
-    """KCSAN reports a race of two threads of a module; if not, the storms prove little."""
+    """KCSAN reports a race that is planted between two threads; otherwise the storms would prove
+    little.
+    """
     guest = machines.get("kcsan", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")
     with pytest.raises(Splat, match=r"KCSAN: data-race in race_count \[mmpolicy_race\]"):
@@ -86,7 +89,9 @@ def test_planted_race(machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.config("PAGE_POOL_STATS")
 def test_a_thousand_loads(machines: Machines) -> None:
-    """With constant refills of page pools, faults and frees, swap, compaction, reclaim."""
+    """A thousand loads and unloads pass under page_pool refills, faults and frees, swap, compaction
+    and reclaim.
+    """
     guest = small(machines, "patched")
     must(guest, f"modprobe mmpolicy_page_pool && {bulk.parameters('single=0 rounds=20')}")
     refill = f"cat {bulk.RUN} || exit; sleep 0.2"

@@ -32,7 +32,9 @@ RUNS = [("patched", turn) for turn in range(TURNS)] + [("debug", 0)]
     [pytest.param(*run, marks=pytest.mark.flavor(run[0])) for run in RUNS],
 )
 def test_stress(machines: Machines, flavor: str, turn: int) -> None:
-    """Two of each, all at once: all verifications succeed."""
+    """Under each policy, all verifications of stress-ng succeed, with two instances of each
+    stressor at once.
+    """
     guest = machines.get(flavor, mem="1G", cpus=2, nodes=2, swap="1G")
     turn_policies(guest, turn)
     words = [f"--{name} 2 --{name}-ops {number}" for name, number in OPERATIONS.items()]

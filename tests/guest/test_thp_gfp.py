@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The policies of thp_gfp, on two NUMA nodes:
-
-the nodes that memory comes from, and side effects.
-"""
+"""The policies of thp_gfp on two NUMA nodes: which node memory comes from, and side effects."""
 
 from __future__ import annotations
 
@@ -44,12 +41,12 @@ echo 0 >/proc/sys/vm/watermark_boost_factor
 
 @pytest.fixture
 def kernel() -> str:
-    """The kernel; test_stock_thp_gfp has others."""
+    """Return the kernel; test_stock_thp_gfp has others."""
     return "patched"
 
 
 def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
-    """A guest with two nodes and swap; the module is loaded, all stock.
+    """Return a guest with two nodes and swap; the module is loaded, all stock.
 
     No CPU keeps more than a few free pages for itself, so that free memory is known, and no
     background compaction or reclaim runs. A distribution's kernel itself takes more. Those of arm64
@@ -65,12 +62,12 @@ def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
 
 @pytest.fixture
 def two_nodes(machines: Machines, kernel: str) -> Guest:
-    """Two nodes of 320 MiB, one CPU."""
+    """Return a guest with two nodes of 320 MiB and one CPU."""
     return of_nodes(machines, kernel, cpus=1, **NEEDS)
 
 
 def outcomes(guest: Guest) -> dict[str, int] | None:
-    """The module's counters of results of attempts, which need the hooks; otherwise None."""
+    """Return the module's counters of results of attempts, which need the hooks; otherwise None."""
     counted = counters(guest, bench.POINT)
     if must(guest, f"cat {ROOT}/provider") == "hooks\n":
         return counted
@@ -95,13 +92,13 @@ def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
 
 
 def reclaimed(found: dict[str, int]) -> dict[str, int]:
-    """All signs of memory taken from others: empty if there are none."""
+    """Return all signs of memory taken from others: empty if there are none."""
     starts = ("pgscan_", "pgsteal_", "pswpout", "allocstall", "oom_kill")
     return {key: n for key, n in found.items() if key.startswith(starts)}
 
 
 def for_large(guest: Guest) -> int:
-    """How often large folios caused reclaim, as counted by the module."""
+    """Return how often large folios caused reclaim, as the module counts it."""
     return sum(n for key, n in counters(guest, bench.POINT).items() if key.endswith("_large"))
 
 
@@ -110,7 +107,9 @@ def for_large(guest: Guest) -> int:
 
 @pytest.mark.parametrize("policy", (*COMPACT_ONLY, "light"))
 def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
-    """Not by tasks, not by kswapd; free memory above the watermarks is used."""
+    """Huge pages cause no reclaim by tasks or kswapd; free memory above the watermarks is used for
+    them.
+    """
     switch(two_nodes, policy)
     found = touched(two_nodes, SPARSE)
     counted = counters(two_nodes, bench.POINT)
@@ -134,7 +133,7 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """This load with a policy that reclaims: proves that the test above can fail."""
+    """Under a policy that reclaims, this load reclaims, so the test above can fail."""
     switch(two_nodes, "relaxed")
     found = touched(two_nodes, SPARSE)
     assert reclaimed(found)["pgscan_direct"] > 0
@@ -144,7 +143,9 @@ def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
-    """Orders 2 to 4 where only single pages are free: base pages, and no OOM kill."""
+    """Where only single pages are free, orders 2 to 4 fall back to base pages, without reclaim and
+    without an OOM kill.
+    """
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
     found = touched(two_nodes, CRUMBS)
@@ -159,7 +160,7 @@ def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
-    """With free memory, all is in folios of the largest size, of the local node."""
+    """With free memory, all is in folios of the largest size, from the local node."""
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1")
@@ -171,7 +172,7 @@ def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
 
 @pytest.fixture
 def enter(two_nodes: Guest) -> Iterator[str]:
-    """A command that moves its shell into a new cgroup."""
+    """Return a command that moves its shell into a new cgroup."""
     must(two_nodes, "echo +memory +cpuset >/sys/fs/cgroup/cgroup.subtree_control")
     must(two_nodes, f"mkdir {CGROUP}")
     yield f"echo $$ >{CGROUP}/cgroup.procs"
@@ -197,7 +198,9 @@ def in_full_cgroup(two_nodes: Guest, enter: str) -> Iterator[Callable[[], dict[s
 def test_cgroup_at_its_limit(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]], policy: str
 ) -> None:
-    """Its page cache and its memory stay, as base pages are enough, and as under light."""
+    """In a cgroup at its limit, page cache and memory stay, as base pages are enough, and as under
+    `light`.
+    """
     switch(two_nodes, "light")
     light = in_full_cgroup()
     switch(two_nodes, policy)
@@ -211,7 +214,9 @@ def test_cgroup_at_its_limit(
 def test_reclaim_in_a_cgroup_is_counted(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]]
 ) -> None:
-    """This load with a policy that reclaims: proves that the test above can fail."""
+    """Under a policy that reclaims, this load reclaims in the cgroup, so the test above
+    can fail.
+    """
     switch(two_nodes, "relaxed")
     found = in_full_cgroup()
     assert found["pgscan_file"] + found.get("pgscan_anon", 0) > 10000
@@ -240,7 +245,7 @@ def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> N
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) -> None:
-    """They reclaim as ever, and go on."""
+    """Base pages above memory.high reclaim as before, and the program goes on."""
     must(two_nodes, f"echo 40M >{CGROUP}/memory.high")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 64 {MADVISED} touch 1", enter)
@@ -253,7 +258,7 @@ def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) 
 
 @pytest.mark.parametrize("policy", ("stock", *POLICIES))
 def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
-    """Memory bound to the other node is there, in huge pages; interleaving alternates."""
+    """Memory bound to the other node comes from there, in huge pages; interleaving alternates."""
     switch(two_nodes, policy)
     for words in (
         f"mbind {MPOL_BIND} 2",
@@ -270,7 +275,7 @@ def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("how", ["mbind", "set_mempolicy"])
 def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
-    """only_compact allocates from the node that the application prefers, be it full."""
+    """`only_compact` allocates from the node that the application prefers, even if it is full."""
     switch(two_nodes, "only_compact")
     words = f"crumbs -10 1 4 map 100 {MADVISED} {how} {MPOL_PREFERRED} 2 touch 1"
     found = touched(two_nodes, words)
@@ -282,7 +287,7 @@ def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: str) -> None:
-    """The preferred node has no memory, so huge pages come from another one."""
+    """On a CPU of a node without memory, huge pages come from another node."""
     guest = of_nodes(machines, kernel, cpus=2, swap="1G", nodes=2, bare=1)
     assert must(guest, "cat /sys/devices/system/node/has_memory").strip() == "0"
     switch(guest, policy)
@@ -292,7 +297,7 @@ def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: s
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "relaxed"))
 def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> None:
-    """Huge pages come from the node that the cpuset allows, though it is not the CPU's."""
+    """Huge pages come from the node that the cpuset allows, even if it is not the CPU's."""
     must(two_nodes, f"echo {REMOTE} >{CGROUP}/cpuset.mems")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1", enter)
@@ -301,7 +306,9 @@ def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> 
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "light"))
 def test_full_node_that_is_bound_to(two_nodes: Guest, policy: str) -> None:
-    """Base pages of this node then, none of the other one."""
+    """If the node that memory is bound to is full, base pages come from this node, and none from
+    the other.
+    """
     switch(two_nodes, policy)
     words = f"crumbs -10 1 4 map 100 {MADVISED} mbind {MPOL_BIND} 2 touch 1"
     found = touched(two_nodes, words)
@@ -310,7 +317,7 @@ def test_full_node_that_is_bound_to(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_areas_without_huge_pages(two_nodes: Guest, policy: str) -> None:
-    """MADV_NOHUGEPAGE keeps its meaning."""
+    """Areas with MADV_NOHUGEPAGE get no huge pages under any policy."""
     switch(two_nodes, policy)
     assert pages(touched(two_nodes, f"map 16 {NO_HUGE} touch 1"), least=1) == 0
 
@@ -359,7 +366,7 @@ def test_missing_callback_is_refused(two_nodes: Guest) -> None:
 
 
 def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
-    """A refused module unregisters no other one: mmpolicy is still asked."""
+    """A module that was refused unregisters no other one: mmpolicy is still asked."""
     switch(two_nodes, "light")
     refused = two_nodes.run("modprobe thp_gfp_legacy")
     assert refused.rc != 0 and "busy" in refused.out
@@ -371,7 +378,7 @@ def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
 
 
 def any_to_stock(results: Results, case: bench.Case) -> float:
-    """Instructions of only_compact_any, as a multiple of stock's.
+    """Return the instructions of `only_compact_any`, as a multiple of stock's.
 
     Guests repeat to 0.0006. But where the host is busy, one in some eighty counts up to 0.04 less
     than the others, never more. So both run twice, and the larger number counts.
@@ -384,7 +391,9 @@ def any_to_stock(results: Results, case: bench.Case) -> float:
 
 
 def check_had(results: Results, case: bench.Case) -> None:
-    """No reclaim, and nearly all possible huge pages: of the node, and of both."""
+    """Check that nearly all possible huge pages come, from one node or from both,
+    without reclaim.
+    """
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
         for what in ("scanned by tasks", "scanned by kswapd", "swapped out"):
@@ -395,7 +404,8 @@ def check_had(results: Results, case: bench.Case) -> None:
 
 
 def check_pinned(case: bench.Case, limit: float) -> None:
-    """Local alone: it searches for folios without success or reclaim. Any node: as stock.
+    """Check a full node: with the local node alone, the search for folios fails without reclaim;
+    with any node, it costs as much as stock.
 
     The limit is relative to stock, which takes the other node at once. Legacy is no reference:
     without MGLRU it reclaims, but how much depends on when kswapd runs.
@@ -409,13 +419,15 @@ def check_pinned(case: bench.Case, limit: float) -> None:
 
 
 def test_pinned_node(all_machines: Machines) -> None:
-    """Maps more than a small node full of pinned memory has left; defrag=always."""
+    """Map more than a small node full of pinned memory has left; defrag=always."""
     all_machines.end()
     check_pinned(bench.SMALL_PINNED, 3.2)
 
 
 def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
-    """Nearly all must come from the other node, without useless attempts on this one."""
+    """With the local node full of pinned memory, nearly all huge pages come from the other node,
+    without useless attempts on this one.
+    """
     all_machines.end()
     case = bench.FULL_OF_PINNED
     results = bench.run([case], ("stock", "only_compact_any"))
@@ -425,7 +437,7 @@ def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
 
 @pytest.mark.full
 def test_larger_pinned_node(all_machines: Machines) -> None:
-    """On a larger node, with MADV_HUGEPAGE."""
+    """The same holds on a larger node, with MADV_HUGEPAGE."""
     all_machines.end()
     check_pinned(bench.PINNED, 4.5)
 

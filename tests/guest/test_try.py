@@ -36,7 +36,7 @@ def guest(machines: Machines) -> Guest:
 
 @contextmanager
 def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
-    """A program in the cgroup, until the end of the block."""
+    """Run a program in the cgroup, until the end of the block."""
     job = guest.start(f"exec sh -c {shlex.quote(f'echo $$ >{GROUP}/cgroup.procs; {command}')}")
     try:
         must(guest, f"until grep -q . {GROUP}/cgroup.procs && {ready}; do sleep 0.1; done")
@@ -47,12 +47,14 @@ def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
 
 
 def answer(guest: Guest) -> Any:
-    """The answer about the program, which has changed nothing."""
+    """Return the answer of `try` about the program; `try` must have changed nothing."""
     return json.loads(must(guest, f"{TRY} --seconds 5 --dry-run --json 2>/dev/null"))
 
 
 def test_answers(guest: Guest) -> None:
-    """An idle program, one with empty huge pages, one that forbids them and faults."""
+    """`try` gives the right answer about an idle program, one with empty huge pages, and one that
+    forbids them and faults.
+    """
     idle = f"{workload('ops')} map 1 touch 0 1 sh 'exec sleep infinity'"
     with working(guest, idle):
         found = answer(guest)
@@ -78,14 +80,15 @@ def test_answers(guest: Guest) -> None:
 
 
 def faults(guest: Guest) -> Any:
-    """A program that faults all the time, and what `try` says of it."""
+    """Return a program that faults all the time, and what `try` says of it."""
     return working(guest, f"while :; do {workload('touch')} forward 8 >/dev/null; sleep 0.1; done")
 
 
 def test_a_trial_ends_as_it_says(guest: Guest) -> None:
-    """Kept or as before, by the exit code; the commands of the page undo what was kept.
+    """A trial ends as its exit code says, kept or restored; the commands of the page undo what was
+    kept.
 
-    Whether CPU time in an emulated guest falls is nothing to rely on, so either end will do.
+    CPU time in an emulated guest is not reliable, so the test accepts either end.
     """
     must(guest, "modprobe mmpolicy")
     before = must(guest, STATE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Trials of `try` that end at drawn moments, in each way that a host has for it."""
+"""Trials of `try` that end at random moments, in each way in which a trial can end on a host."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ LOAD = (
 
 
 def begin() -> tuple[int, int, int]:
-    """The seed, the first round, and their number; a recorded seed goes on where it was."""
+    """Return the seed, the first round, and the number of rounds; a recorded seed goes on where it
+    was.
+    """
     if MORE not in os.environ:
         return SEED, 0, ROUNDS
     seed, rounds = map(int, os.environ[MORE].split(":"))
@@ -68,7 +70,7 @@ def record(found: dict[str, Any]) -> None:
 
 
 def test_the_host_is_as_before_or_kept(machines: Machines) -> None:
-    """Stock or the kept state after each end, and `try --status` says which."""
+    """After each end, the state is stock or the kept one, and `try --status` says which."""
     guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
     seed, first, rounds = begin()
     faults, other = list[str](), list[str]()

@@ -110,7 +110,7 @@ def guest(machines: Machines) -> Guest:
 
 @contextmanager
 def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> Iterator[None]:
-    """A program in the cgroup, once it is ready, until the end of the block."""
+    """Run a program in the cgroup, once it is ready, until the end of the block."""
     must(guest, f"rm -f {READY} /tmp/ready /tmp/over; echo max >{GROUP}/memory.max")
     inside = f"cd /; echo $$ >{GROUP}/cgroup.procs; exec {shlex.join(argv)}"
     job = guest.start(f"exec sh -c {shlex.quote(inside)}")
@@ -123,7 +123,7 @@ def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> It
 
 
 def answer(guest: Guest) -> tuple[str, list[str], Any]:
-    """The verdict, the candidates that the host can have, and the figures."""
+    """Return the verdict, the candidates that the host can have, and the figures."""
     words = f"mmpolicy try --cgroup {GROUP} --seconds 4 --dry-run --json 2>/dev/null"
     found = json.loads(must(guest, words))
     names = [each["name"] for each in found["candidates"] if not each["why_not"]]
@@ -131,19 +131,21 @@ def answer(guest: Guest) -> tuple[str, list[str], Any]:
 
 
 def python(text: str) -> list[str]:
-    """The words that run it."""
+    """Return the words that run this Python code."""
     return ["python3", "-c", text]
 
 
 def rss_kib(guest: Guest) -> int:
-    """The private memory of the service."""
+    """Return the private memory of the service."""
     pids = f"$(cat {GROUP}/cgroup.procs)"
     lines = must(guest, f"for pid in {pids}; do grep ^Anonymous: /proc/$pid/smaps_rollup; done")
     return sum(int(line.split()[1]) for line in lines.splitlines())
 
 
 def test_redis_after_a_burst(guest: Guest) -> None:
-    """jemalloc gives freed pages back by itself, so little is left to be given back."""
+    """After a burst, redis has little left to give back, as jemalloc gives freed pages back by
+    itself.
+    """
     (base,) = dev("root")
     redis = f"chroot {base} redis-cli -s /tmp/redis"
     words = ["redis-server", "--save", "", "--port", "0", "--unixsocket", "/tmp/redis"]
@@ -162,7 +164,7 @@ def test_redis_after_a_burst(guest: Guest) -> None:
 
 
 def test_what_faults_all_the_time(guest: Guest) -> None:
-    """Each query of a database has a process; the sum is that of the cgroup."""
+    """For a database with a process for each query, the figure is the sum over the cgroup."""
     with service(guest, python(SORTS)):
         verdict, names, seen = answer(guest)
         assert seen["faults"] > 100
@@ -173,7 +175,7 @@ def test_what_faults_all_the_time(guest: Guest) -> None:
 
 
 def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
-    """A Python service, a Go service and an idle one: nothing to gain."""
+    """For a Python service, a Go service and an idle one, `try` finds nothing to gain."""
     programs = [python(PYTHON), python(f"open({READY!r}, 'w'); import time; time.sleep(1e9)")]
     go = cache_dir() / "go/usr/lib/go-1.24"
     if go.is_dir():
@@ -196,7 +198,9 @@ def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
 
 
 def test_short_of_memory(guest: Guest) -> None:
-    """Half of its huge pages is empty; above memory.high, and without swap, its faults wait."""
+    """A service above memory.high without swap, half of whose huge pages is empty, waits for
+    memory: `try` says so.
+    """
     must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")  # else reclaim splits what is empty
     with service(guest, python(SHORT)):
         verdict, names, _ = answer(guest)

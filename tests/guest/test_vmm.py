@@ -17,7 +17,7 @@ SECONDS = 75.0  # each test, about
 
 
 def started(machines: Machines, arm: str) -> dict[str, float]:
-    """Figures of one start in fragmented memory."""
+    """Return the figures of one start in fragmented memory."""
     machines.end()
     with new_guest("cloud", **vmm.NEEDS) as guest:
         return vmm.start_machine(guest, vmm.ARMS[arm])
@@ -25,7 +25,9 @@ def started(machines: Machines, arm: str) -> dict[str, float]:
 
 @pytest.mark.long
 def test_a_start_does_not_stall(machines: Machines) -> None:
-    """With the profile QEMU takes at most two thirds of the work, for as many huge pages."""
+    """With the profile, a start of QEMU takes at most two thirds of the work, for as many huge
+    pages.
+    """
     stock, profile = started(machines, "stock"), started(machines, "vm")
     assert profile["qemu"] < stock["qemu"] * 2 / 3
     assert profile["kernel"] < stock["kernel"] * 0.9
@@ -35,7 +37,9 @@ def test_a_start_does_not_stall(machines: Machines) -> None:
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Debian's kernel with a policy that gives huge pages to every process, requested or not."""
+    """Return Debian's kernel with a policy that gives huge pages to every process, requested or
+    not.
+    """
     guest = machines.get("cloud", mem="2G", cpus=1)
     back_to_boot(guest)
     must(guest, f"modprobe mmpolicy; echo never >{THP}/enabled")
@@ -48,7 +52,9 @@ def guest(machines: Machines) -> Guest:
     ("backend", "asks"), [("ram", True), ("ram,share=on", False), ("memfd", False)]
 )
 def test_who_asks(guest: Guest, backend: str, asks: bool) -> None:
-    """The policy is asked for private memory, never for shared memory; coverage shows it."""
+    """The policy is asked about private memory of QEMU, never about shared memory; the coverage
+    shows it.
+    """
     kind = f"memory-backend-{backend}"
     must(guest, vmm.qemu(64, kind))
     try:

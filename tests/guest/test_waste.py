@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`top`, `trim`, `collapse`, `maintain` and `recommend` on Debian's own kernel, no module."""
+"""`top`, `trim`, `collapse`, `maintain` and `recommend` on Debian's own kernel, without
+the module.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,12 @@ STOP_US = 40_000  # with turns of the scheduler on one CPU; all at once takes mo
 
 @pytest.fixture
 def counting(machines: Machines) -> Guest:
-    """A guest whose clock counts instructions, so that it has the speed of a small host."""
+    """Return a guest whose clock counts instructions, so that it has the speed of a small host."""
     return prepared(machines.get("cloud", mem="2G", icount=True))
 
 
 def prepared(guest: Guest) -> Guest:
-    """The guest without the module; khugepaged fills nothing."""
+    """Return the guest without the module, where khugepaged fills nothing."""
     back_to_boot(guest)
     must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
     must(guest, f"rmmod mmpolicy 2>/dev/null; echo 0 >{KHUGEPAGED}/max_ptes_none")
@@ -45,13 +47,13 @@ def prepared(guest: Guest) -> Guest:
 
 
 def inside(command: str) -> str:
-    """A command in the cgroup."""
+    """Return a command that runs in the cgroup."""
     return f"exec sh -c {shlex.quote(f'echo $$ >{CGROUP}/cgroup.procs; {command}')}"
 
 
 @contextmanager
 def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
-    """A process in a cgroup of its own, once it has its memory; it checks it at the end."""
+    """Run a process in a cgroup of its own, once it has its memory, which it checks at the end."""
     must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
     job = guest.start(inside(f"exec {command}"))
     try:
@@ -68,14 +70,14 @@ def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
 def wasteful(
     guest: Guest, words: str = "", name: str = "stops", step: int = STEP, survives: bool = True
 ) -> Iterator[int]:
-    """A process that uses one page in 64 kB."""
+    """Run a process that uses one page in 64 kB."""
     must(guest, f"cp {workload('stops')} /tmp/{name}")
     with running(guest, f"/tmp/{name} {MIB} {step} {words} >/tmp/said", survives) as pid:
         yield pid
 
 
 def said(guest: Guest) -> dict[str, Any]:
-    """Report of the process at its end."""
+    """Return the report of the process at its end."""
     found: dict[str, Any] = json.loads(must(guest, "cat /tmp/said"))
     assert found["mismatches"] == 0
     return found
@@ -90,7 +92,7 @@ def mmpolicy(guest: Guest, words: str) -> dict[str, Any]:
 
 
 def test_top_names_it(counting: Guest) -> None:
-    """Within two intervals, and within 5 % of the empty memory."""
+    """`top` names a wasteful process within two intervals, with its empty memory to within 5 %."""
     waste = (MIB << 10) - USED_KIB
     with wasteful(counting) as pid:
         must(counting, "mmpolicy top -n 2 --json >/tmp/top")
@@ -108,7 +110,7 @@ def test_top_names_it(counting: Guest) -> None:
 
 
 def test_trim(counting: Guest) -> None:
-    """Unused memory is free, the content of the rest is unchanged, and no thread stalled."""
+    """`trim` frees the unused memory, leaves the rest unchanged, and stalls no thread."""
     with wasteful(counting) as pid:
         planned = mmpolicy(counting, "trim --cgroup /waste --dry-run")
         assert rss(counting, pid) > MIB << 10
@@ -130,9 +132,8 @@ def test_trim(counting: Guest) -> None:
 
 
 def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
-    """Memory with MADV_HUGEPAGE is split on request alone; the refusal says so, with its MiB.
-
-    recommend names the option at once.
+    """`trim` splits memory with MADV_HUGEPAGE only on request; its refusal says so, with the MiB.
+    `recommend` names the option at once.
     """
     must(counting, f"echo madvise >{THP}/enabled")
     with wasteful(counting, str(ADVISED)) as pid:
@@ -154,13 +155,15 @@ NOT_ADVISED = 15  # MADV_NOHUGEPAGE
 
 
 def huge(guest: Guest, pid: int) -> int:
-    """Memory in huge pages, in kB."""
+    """Return the memory in huge pages, in kB."""
     field = "s/^AnonHugePages: *\\([0-9]*\\) kB/\\1/p"
     return int(must(guest, f"sed -n '{field}' /proc/{pid}/smaps_rollup"))
 
 
 def test_collapse(counting: Guest) -> None:
-    """Fully used memory gets huge pages, while huge pages are off; its size and data stay."""
+    """`collapse` makes huge pages of fully used memory while huge pages are off; size and data
+    stay.
+    """
     collapses(counting)
 
 
@@ -186,7 +189,7 @@ def collapses(guest: Guest) -> None:
     [(2, "", "not full"), (1, str(NOT_ADVISED), "forbidden by the program")],
 )
 def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: str) -> None:
-    """Partly empty memory, and memory with MADV_NOHUGEPAGE."""
+    """`collapse` leaves partly empty memory alone, and memory with MADV_NOHUGEPAGE."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, words, step=step) as pid:
         before = rss(counting, pid)
@@ -197,7 +200,7 @@ def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: st
 
 
 def test_collapse_reclaims_nothing(counting: Guest) -> None:
-    """Close to memory.max it stops before the kernel reclaims."""
+    """Close to memory.max, `collapse` stops before the kernel reclaims."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, step=1) as pid:
         room = f"$(($(cat {CGROUP}/memory.current) + (3 << 20)))"
@@ -241,7 +244,9 @@ PROACTIVE = "/proc/sys/vm/compaction_proactiveness"
 
 
 def test_collapse_without_a_free_block(machines: Machines) -> None:
-    """It says so and changes nothing: no task compacts or reclaims, and none is killed."""
+    """Without a free 2 MB block, `collapse` says so and changes nothing: no task compacts or
+    reclaims, and none is killed.
+    """
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo madvise >{THP}/enabled")
@@ -266,7 +271,9 @@ def test_collapse_without_a_free_block(machines: Machines) -> None:
 
 
 def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> None:
-    """No memory of another cgroup is reclaimed; the command ends when its program does."""
+    """If the program of `collapse` is killed for lack of memory, no memory of another cgroup is
+    reclaimed, and the command ends.
+    """
     must(counting, f"echo never >{THP}/enabled; mkdir {OTHER}")
     must(counting, f"sh -c 'echo $$ >{OTHER}/cgroup.procs; head -c 32M /dev/zero >/run/theirs'")
     reclaim = f"grep -E 'pgscan|pgsteal|shmem ' {OTHER}/memory.stat"
@@ -285,7 +292,7 @@ def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> N
 
 
 def test_collapse_heeds_a_profile(counting: Guest) -> None:
-    """The policy `never` is undone only on request."""
+    """`collapse` overrides a profile with the policy `never` only on request."""
     must(counting, f"echo never >{THP}/enabled; modprobe mmpolicy; mmpolicy set anon_order never")
     with wasteful(counting, step=1) as pid:
         refused = counting.run(f"mmpolicy collapse --cgroup /waste {FAST}")
@@ -314,7 +321,9 @@ def until(guest: Guest, pid: int, field: str, test: str) -> None:
 
 
 def test_maintain(counting: Guest) -> None:
-    """A heap is filled, grows, is emptied and refilled; one run is killed; `never` is heeded."""
+    """`maintain` works on a heap that is filled, grows, is emptied and refilled; a kill changes no
+    setting, and `never` is respected.
+    """
     must(counting, f"echo never >{THP}/enabled; rm -f /tmp/ask")
     with running(counting, f"{HEAP} 16") as pid:
         maintains(counting, pid)
@@ -365,7 +374,9 @@ def maintains(guest: Guest, pid: int, gives_back: bool = True) -> None:
 @pytest.mark.amd64("boots kernels of other series than the one that is chosen")
 @pytest.mark.parametrize("series", ["linux-6.1", "7.2", "7.3"])
 def test_series(machines: Machines, series: str) -> None:
-    """On Debian's other kernels, with no module; Linux 6.1 does not free pages of a split folio."""
+    """The verbs work on Debian's other kernels without the module; Linux 6.1 does not free pages of
+    a split folio.
+    """
     guest = prepared(machines.get("cloud", series=series, mem="2G", icount=True))
     collapses(guest)
     must(guest, "rm -f /tmp/ask")
@@ -374,7 +385,7 @@ def test_series(machines: Machines, series: str) -> None:
 
 
 def test_it_does_not_come_back(counting: Guest) -> None:
-    """With --bind, memory mapped later by the service has no unused folio."""
+    """With `trim --bind`, memory that the service maps later has no unused folio."""
     later = inside(f"exec {workload('ops')} map 8192 every 0 8192 16 folios 0 8192")
     must(counting, "modprobe mmpolicy")
     with wasteful(counting) as pid:
@@ -388,7 +399,9 @@ def test_it_does_not_come_back(counting: Guest) -> None:
 
 
 def test_coverage(counting: Guest) -> None:
-    """For a cgroup, and for a process like a virtual machine: with huge pages, and after them."""
+    """The coverage of a cgroup, and of a process like a virtual machine, is right with huge pages
+    and after them.
+    """
     name = 'container_memory_anon_thp_bytes{id="/waste"}'
 
     def seen(pid: int) -> tuple[float, float, float]:
@@ -412,7 +425,7 @@ SIZES = {"2048": "", "64": " --include-madvised"}  # in 64 kB, smaps would take 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_recommend(counting: Guest, size: str) -> None:
-    """It names the service and the command, which has the announced effect."""
+    """`recommend` names the service and the command, which has the announced effect."""
     must(counting, f"echo never >{THP}/enabled; echo always >{THP}/hugepages-{size}kB/enabled")
     with wasteful(counting) as pid:
         found = mmpolicy(counting, "recommend --seconds 10")["findings"]
@@ -429,7 +442,9 @@ def test_recommend(counting: Guest, size: str) -> None:
 
 
 def test_threaded_cgroups(counting: Guest) -> None:
-    """Memory is charged to the threaded domain, which recommend names; both can be examined."""
+    """For threaded cgroups, memory is charged to the domain, which `recommend` names; both can be
+    examined.
+    """
     child = f"{CGROUP}/threads"
     with wasteful(counting) as pid:
         must(counting, f"mkdir {child}; echo threaded >{child}/cgroup.type")
@@ -447,7 +462,7 @@ def test_threaded_cgroups(counting: Guest) -> None:
 
 
 def test_programs_that_forbid_it(counting: Guest) -> None:
-    """A program that has disabled large folios for itself is named."""
+    """`recommend` names a program that has disabled large folios for itself."""
     code = "import ctypes, mmap; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"
     code += "; open('/tmp/ready', 'w').close()"
     code += "\nwhile True: m = mmap.mmap(-1, 4 << 20, 34); m.write(bytes(4 << 20)); m.close()"
@@ -468,18 +483,20 @@ TOP = "top -n 1 --interval 1 --cpu 100 --cgroup /waste"
 
 
 def having(guest: Guest, kind: str, words: str = "") -> AbstractContextManager[int]:
-    """A process that has memory of one kind."""
+    """Run a process that has memory of one kind."""
     return running(guest, f"{WITH_KINDS} {kind} {words}")
 
 
 def of_kind(guest: Guest, kind: str) -> tuple[float, dict[str, Any]]:
-    """Memory of a kind that `top` reports for the process, in kB, and its row."""
+    """Return the memory of a kind that `top` reports for the process, in kB, and its row."""
     (row,) = mmpolicy(guest, TOP)["processes"]
     return row["kinds_kib"][kind], row
 
 
 def left_alone(guest: Guest, pid: int, cause: str) -> int:
-    """Memory in kB that `trim` left alone for a cause; it freed none, and says so."""
+    """Return the memory in kB that `trim` left alone for a cause; it must have freed none, and say
+    so.
+    """
     done = guest.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
     (row,) = json.loads(done.out)["processes"]
     assert done.rc == 5, done.out
@@ -491,7 +508,9 @@ EMPTY = WHOLE - WHOLE // STEP
 
 
 def test_pinned_folios(counting: Guest) -> None:
-    """A pipe pins all, or each fourth, or io_uring pins all; trim reports it, and does the rest."""
+    """`trim` reports folios pinned by a pipe (all, or each fourth) or io_uring (all), and splits
+    the others.
+    """
     with having(counting, "pinned", "all some io_uring") as pid:
         before = rss(counting, pid)
         (row,) = mmpolicy(counting, f"trim --pid {pid}")["processes"]
@@ -503,7 +522,9 @@ def test_pinned_folios(counting: Guest) -> None:
 
 
 def test_locked_folios(counting: Guest) -> None:
-    """mlock() keeps empty pages, too, as do MAP_LOCKED and MLOCK_ONFAULT."""
+    """`trim` leaves memory locked by mlock(), MAP_LOCKED or MLOCK_ONFAULT alone, which keeps empty
+    pages, too.
+    """
     with having(counting, "locked", "after mapped onfault") as pid:
         kib, _ = of_kind(counting, "locked")
         assert abs(kib - 3 * WHOLE) < 0.3 * WHOLE
@@ -511,7 +532,9 @@ def test_locked_folios(counting: Guest) -> None:
 
 
 def test_shared_memory_in_large_folios(counting: Guest) -> None:
-    """A memfd, a tmpfs and inherited memory are examined; a split would free none of it."""
+    """A memfd, a tmpfs and inherited memory are examined; `trim` reports that a split would free
+    none of it.
+    """
     must(counting, f"echo always >{THP}/shmem_enabled; mount -t tmpfs -o huge=always x /dev/shm")
     try:
         with having(counting, "shared", "memfd anonymous tmpfs") as pid:
@@ -527,7 +550,9 @@ def test_shared_memory_in_large_folios(counting: Guest) -> None:
 
 
 def test_hugetlb(counting: Guest) -> None:
-    """Pages of a pool that a process uses, private, shared or in a memfd, and free ones."""
+    """`top` reports hugetlb pages that a process uses, private, shared or in a memfd, and free
+    ones.
+    """
     must(counting, "echo 32 >/proc/sys/vm/nr_hugepages")
     try:
         with having(counting, "hugetlb", "private shared memfd") as pid:
@@ -542,7 +567,9 @@ def test_hugetlb(counting: Guest) -> None:
 
 
 def test_ksm(counting: Guest) -> None:
-    """Pages merged by KSM, all, half of them or in pairs, are reported, and are no waste."""
+    """Pages merged by KSM (all, half of them or in pairs) are reported, and do not
+    count as waste.
+    """
     ksm = "/sys/kernel/mm/ksm"
     must(counting, f"echo 0 >{ksm}/sleep_millisecs; echo 20000 >{ksm}/pages_to_scan")
     with having(counting, "ksm", "all half pairs"):
@@ -558,7 +585,7 @@ def test_ksm(counting: Guest) -> None:
 
 @pytest.mark.parametrize("words", ["dontneed munmap", "small"])
 def test_partly_unmapped(counting: Guest, words: str) -> None:
-    """One page of each folio is mapped: the rest is in no RSS, but charged, and trim frees it."""
+    """If one page of each folio is mapped, the rest is in no RSS, but charged; `trim` frees it."""
     if words == "small":
         must(counting, f"echo never >{THP}/hugepages-2048kB/enabled")
         must(counting, f"echo always >{THP}/hugepages-64kB/enabled")
@@ -572,7 +599,7 @@ def test_partly_unmapped(counting: Guest, words: str) -> None:
 
 
 def test_lazily_freed(counting: Guest) -> None:
-    """It is part of the RSS, and reclaimable; reporting it needs no module."""
+    """Lazily freed memory is reported as part of the RSS and reclaimable; this needs no module."""
     with having(counting, "lazily", "all half single") as pid:
         kib, _ = of_kind(counting, "lazily_freed")
         assert abs(kib - 2.5 * WHOLE) < 0.3 * WHOLE
@@ -582,7 +609,9 @@ def test_lazily_freed(counting: Guest) -> None:
 
 
 def test_guards_are_not_swapped(counting: Guest) -> None:
-    """Guard pages (Linux 6.13) look like swapped pages in pagemap; Linux 6.12 has none."""
+    """Guard pages (Linux 6.13) are not reported as swapped, although they look so in pagemap; Linux
+    6.12 has none.
+    """
     if counting.series == "6.12":
         refused = counting.run(f"{WITH_KINDS} guards many")
         assert (refused.rc, refused.out.strip()) == (1, f"madvise 102: errno {errno.EINVAL}")
@@ -650,7 +679,7 @@ LOOKS = ("trim --pid {pid} --dry-run", "map {pid} --summary", "top -n 1 --interv
 
 
 def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
-    """Longest hold of another process's lock by a command, by the kernel's trace."""
+    """Return the longest hold of another process's lock by a command, by the kernel's trace."""
     traced = f"echo $$ >{TRACING}/set_event_pid; exec {command} >/dev/null 2>&1"
     must(guest, f"echo >{TRACING}/trace; echo 1 >{LOCKS}/enable")
     guest.run(f"sh -c {shlex.quote(traced)}", 300)
@@ -661,7 +690,9 @@ def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("word", "looks"), [("together", LOOKS), ("spread", LOOKS[:1])])
 def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[str]) -> None:
-    """For a program with 64 GiB reserved: within the limit, which smaps exceeds."""
+    """For a program with 64 GiB reserved, looks hold its lock within the limit, which smaps would
+    exceed.
+    """
     must(counting, f"echo 16384 >{TRACING}/buffer_size_kb")
     with having(counting, "reserved", word) as pid:
         control, _ = longest_hold(counting, f"cat /proc/{pid}/smaps_rollup")
@@ -698,7 +729,9 @@ echo $before $after $begin $end
 
 @pytest.mark.long
 def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
-    """With 2,000 processes, by the CPU time that the kernel counts in some of its intervals."""
+    """With 2,000 processes, `top` takes a hundredth of a CPU, by the CPU time that the kernel
+    counts in some of its intervals.
+    """
     number = 2000
     must(counting, "rm -f /tmp/ready /tmp/top; touch /tmp/top")
     code = shlex.quote(CROWD.format(number=number))
@@ -731,7 +764,9 @@ HAPPENS = ("thp_split_page", "pswpout", "pswpin")
 
 
 def again_and_again(command: str) -> str:
-    """A program in the cgroup that is restarted until the end; prints a line for each success."""
+    """Run a program in the cgroup that is restarted until the end; it prints a line for each
+    success.
+    """
     program = command.format(ops=workload("ops"), keep=workload("keep"))
     once = f"(echo 0 >{CGROUP}/cgroup.procs; exec {program})"
     return f"until [ -e /tmp/over ]; do {once} || exit 1; echo; done"
@@ -746,7 +781,9 @@ def again_and_again(command: str) -> str:
     ),
 )
 def test_nothing_is_lost(machines: Machines, flavor: str, trims: int, times: int) -> None:
-    """Memory is written, freed, swapped out, inherited, moved and unmapped during trims."""
+    """No data is lost while memory is written, freed, swapped out, inherited, moved and unmapped
+    during trims.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     must(guest, f"mkdir -p {CGROUP}; echo always >{THP}/enabled; rm -f /tmp/over")

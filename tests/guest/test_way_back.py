@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The way back to stock never waits: not for memory, not for a writer, not for a tenant."""
+"""The way back to stock waits neither for memory, nor for a writer, nor for a tenant."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def going_on(guest: Guest, *commands: str) -> Iterator[None]:
 
 
 def stays_on(guest: Guest, file: str, text: str) -> int:
-    """Time in ms for which the hook stays on after a write."""
+    """Return the time in ms for which the hook stays on after a write."""
     found = ran(guest, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["off_ms"] >= found["on_ms"]
     return int(found["on_ms"])
 
 
 def everything_on(guest: Guest) -> None:
-    """A policy that is visible in faults, and one that has a worker."""
+    """Set a policy that is visible in faults, and one that has a worker."""
     must(guest, f"echo fixed >{DEFAULT}/anon_order/policy; echo cap >{DEFAULT}/madv_free/policy")
 
 
@@ -88,7 +88,7 @@ def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str
 
 
 def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
-    """Succeeds each time with little free memory; two of three times in the usual time."""
+    """While memory is fought for, each expiry succeeds, and two of three take the usual time."""
     guest = machines.get(mem="1G", cpus=2, swap="512M")
     must(guest, "modprobe mmpolicy")
     hog = f"while :; do {workload('ops')} map 200000 touch 0 200000; done"
@@ -102,7 +102,9 @@ def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
 
 
 def test_expiry_while_a_large_process_forks(loaded: Guest) -> None:
-    """Its mmap_lock is held nearly all the time."""
+    """An expiry does not wait for a large process that forks and holds its mmap_lock nearly all the
+    time.
+    """
     everything_on(loaded)
     with going_on(loaded, f"exec /usr/bin/python3 -c {shlex.quote(FORKS)}"):
         must(loaded, "sleep 5")

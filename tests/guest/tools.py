@@ -95,14 +95,14 @@ def touch(guest: Guest, pattern: str, mib: int = 16, rounds: int = 1) -> dict[st
 
 
 def readme(heading: str, page: str = "README.md") -> list[list[str]]:
-    """The commands of each block below a heading of README.md, or of another page."""
+    """Return the commands of each block below a heading of README.md, or of another page."""
     text = (TREE / page).read_text().partition(f"\n## {heading}\n")[2]
     blocks = re.findall(r"^```\n(.*?)^```$", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     return [block.splitlines() for block in blocks]
 
 
 def ops_command(words: str, *shell: str) -> str:
-    """A command for the workload ops; each "sh" in words takes one item of shell."""
+    """Return a command for the workload ops; each "sh" in words takes one item of shell."""
     commands = iter(shell)
     argv = []
     for word in words.split():
@@ -111,7 +111,9 @@ def ops_command(words: str, *shell: str) -> str:
 
 
 def histograms(output: str) -> list[Pages]:
-    """Output of each "folios" of ops: pages by order, without pages that are not mapped."""
+    """Return the output of each "folios" of ops: pages by order, without pages that are
+    not mapped.
+    """
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [{int(key): n for key, n in line.items() if key != "none"} for line in lines]
 
@@ -122,7 +124,7 @@ def folios(guest: Guest, words: str, *shell: str) -> list[Pages]:
 
 
 def vmstat(guest: Guest, key: str) -> int:
-    """One event counter."""
+    """Return one event counter."""
     return int(must(guest, f"sed -n 's/^{key} //p' {VMSTAT}"))
 
 
@@ -159,7 +161,7 @@ def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, 
 
 
 def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
-    """Each write failed with its error, and changed nothing."""
+    """Check that each write failed with its error, and changed nothing."""
     assert outcomes
     wrong = [
         f"{task.path} <- {task.text!r} * {task.times}: {outcome}, not {task.errors}"

@@ -86,7 +86,9 @@ def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
 
 
 def state() -> tuple[State, list[str]]:
-    """What holds now, but for what belongs to experiments, and what will hold after a boot."""
+    """Return what is in force now, except what belongs to experiments, and what will be in force
+    after a boot.
+    """
     now = {key: value for key, value in read_state(TREE).items() if not is_ours(key)}
     return now, sorted(path.name for path in Path("/etc/mmpolicy").iterdir())
 
@@ -130,7 +132,7 @@ def wait_for_moment(rng: random.Random, at: str, pid: int) -> None:
 
 
 def end_one(pid: int, rng: random.Random) -> None:
-    """Kill one of the trial's processes; what is left ends by SIGTERM."""
+    """Kill one of the trial's processes; the others end by SIGTERM."""
     pids = [*map(int, (OWN / "cgroup.procs").read_text().split())]
     with suppress(ProcessLookupError):
         os.kill(rng.choice(pids or [pid]), signal.SIGKILL)
@@ -159,7 +161,9 @@ def restart(pid: int, rng: random.Random) -> None:
 
 
 def boot(_pid: int, _rng: random.Random) -> None:
-    """End all, and lose what a boot loses; the cgroup is there before mmpolicy.service starts."""
+    """End all processes, and remove what a boot removes; the cgroup exists before mmpolicy.service
+    starts.
+    """
     (OWN / "cgroup.kill").write_text("1")
     (GROUP / "cgroup.kill").write_text("1")
     wait_for(lambda: not (GROUP / "cgroup.procs").read_text())
@@ -182,7 +186,7 @@ def upgrade(_pid: int, _rng: random.Random) -> None:
 
 
 def begin_second(pid: int, _rng: random.Random) -> None:
-    """A second trial is refused as long as the first one runs."""
+    """Check that a second trial is refused as long as the first one runs."""
     code, text = run(*TRY)
     assert code == Exit.EXPERIMENT or ended(pid), f"{code}: {text}"
     os.kill(pid, signal.SIGTERM)
@@ -221,7 +225,9 @@ ENDS: dict[str, Callable[[int, random.Random], object]] = {
 
 
 def check_set() -> str:
-    """The person's setting is in force, unless the lease has ended all at stock; it is undone."""
+    """Check that the person's setting is in force, unless the lease has set all to
+    stock; undo it.
+    """
     seen, now = TREE.read(f"{CONTROL}/profiles/default/anon_order/shadow"), TREE.read(STATE)
     if ("[adaptive]" in seen) == (now == "expired") or not TYPED.read_text().startswith("0:"):
         return f"shadow: {seen}; {now}; {TYPED.read_text()}; {TOLD.read_text()[-2000:]}"
