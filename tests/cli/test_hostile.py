@@ -16,6 +16,8 @@ from mmpolicy.control.keys import CgroupBinding, ExperimentFile, Profile, Settin
 from mmpolicy.errors import Error
 from mmpolicy.host.disk import save_as
 from mmpolicy.host.files import Tree
+from mmpolicy.verbs.bench import Threads
+from mmpolicy.verbs.options import Levels, Seconds
 
 from .fakes import CONTROL, POINTS, FakeTree, Run
 from .hostile import attack, run, snapshot, write_raw
@@ -67,25 +69,59 @@ def test_names_on_the_command_line(host: Path, words: list[str]) -> None:
     assert snapshot(host, kept) == before
 
 
-def numbers(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield each option that takes a number with bounds, after its verb."""
+def options(
+    group: click.Group, words: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.ParamType]]:
+    """Yield each option and argument after its verb, with its type."""
     for name in group.list_commands(click.Context(group)):
         command = group.get_command(click.Context(group), name)
         if isinstance(command, click.Group):
-            yield from numbers(command, (*words, name))
+            yield from options(command, (*words, name))
         elif command:
-            for each in command.params:
-                if isinstance(each.type, click.FloatRange):
-                    yield (*words, name, each.opts[0])
+            yield from (((*words, name, each.opts[0]), each.type) for each in command.params)
 
 
 def test_numbers_are_finite(host: Path) -> None:
     """No bound holds for nan, so the verbs would work without their limits."""
-    found = [*numbers(main)]
+    found = [words for words, kind in options(main) if isinstance(kind, click.FloatRange)]
     assert ("collapse", "--max-stop") in found
     for words in found:
         for number in ("nan", "inf"):
             assert f"Invalid value for '{words[-1]}'" in run(host, [*words, number])
+
+
+HUGE = "9" * 20
+
+
+def test_whole_numbers_have_bounds(host: Path) -> None:
+    found = {words: kind for words, kind in options(main)
+             if isinstance(kind, (click.types.IntParamType, Levels, Threads))}  # fmt: skip
+    assert {("ab", "run", "--pairs"), ("try", "--pairs"), ("explain", "pid")} <= {*found}
+    for words, kind in found.items():
+        if isinstance(kind, click.types.IntParamType):
+            assert isinstance(kind, click.IntRange)
+            assert None not in (kind.min, kind.max)
+        if words[-1].startswith("-"):
+            for number in (HUGE, "9" * 5000, "\N{SUPERSCRIPT TWO}", "-1"):
+                assert f"Invalid value for '{words[-1]}" in run(host, [*words, number])
+
+
+def test_times_have_bounds(host: Path) -> None:
+    """A longer one than the kernel sleeps would end the command."""
+    found = [words for words, kind in options(main) if isinstance(kind, Seconds)]
+    assert ("ab", "run", "--block") in found
+    for words in found:
+        given = words[:-1] if not words[-1].startswith("-") else words
+        for text in (HUGE, "9000h"):
+            assert "Invalid value for '" in run(host, [*given, text])
+    for verb in ("watch", "top"):
+        assert "Invalid value for '--interval'" in run(host, [verb, "--interval", "1e300"])
+
+
+@pytest.mark.parametrize("given", ["\N{SUPERSCRIPT TWO}", "9" * 5000, "0"])
+def test_what_is_no_number_of_a_process(host: Path, given: str) -> None:
+    assert f"there is no process and no service '{given}'" in run(host, ["map", given])
+    assert "is not of the form" in run(host, ["export", "--listen", f":{given}x"])
 
 
 @pytest.mark.parametrize(

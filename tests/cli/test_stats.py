@@ -121,7 +121,7 @@ def test_watch_tells_of_the_experiment(run: Run, tree: FakeTree, clock: Clock) -
     tree.write("/sys/kernel/mmpolicy/experiment/enabled", "1")
     lines = run("watch").out.splitlines()
     assert lines[:2] == ["state: stock", "experiment: b for 50 %, a for the others"]
-    assert "[default: 1.0; x>=0.1]" in " ".join(run("watch", "--help").out.split())
+    assert "[default: 1.0; 0.1<=x<=86400]" in " ".join(run("watch", "--help").out.split())
     for verb in ("watch", "stats"):
         assert run(verb, "--interval", "0.1").code == 0
         assert run(verb, "--interval", "0.09").code == 2

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import (
@@ -17,6 +18,7 @@ from mmpolicy.host.files import Tree
 
 MOST_LISTED = 5
 NAME_BYTES = 15  # of /proc/PID/comm
+NUMBER = re.compile("[1-9][0-9]{0,9}")
 KERNEL_THREAD = 0x200000  # flag of a task (PF_KTHREAD)
 
 
@@ -47,7 +49,7 @@ def find_process(tree: Tree, given: str) -> int:
 
     If several processes match, the error lists them, the largest first.
     """
-    if given.isdigit() and int(given) > 0:
+    if NUMBER.fullmatch(given):
         check_memory(tree, int(given))
         return int(given)
     pids = [int(pid) for pid in tree.inodes("/proc") if pid.isdigit() and _name(tree, pid) == given]

@@ -14,7 +14,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import save_as
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_plan import UNJUDGED
-from mmpolicy.verbs.options import FILE, Number, json_option, margin_option
+from mmpolicy.verbs.options import FILE, Count, Number, json_option, margin_option
 
 if TYPE_CHECKING:
     from mmpolicy.ab.report.report import Report
@@ -62,7 +62,7 @@ def pool(ctx: click.Context, files: tuple[Path, ...], want_json: bool) -> None:
 @click.argument("files", type=FILE, nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--hosts",
-    type=click.IntRange(2),
+    type=Count(min=2),
     required=True,
     help="Number of hosts that run the experiment.",
 )

@@ -45,6 +45,7 @@ from mmpolicy.verbs.commit import emit_plan, keep_change
 from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.options import (
     FILE,
+    Count,
     Levels,
     Number,
     Preset,
@@ -242,12 +243,12 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
     "--interval", type=Seconds(), default="1s", show_default=True, help="Time between two samples."
 )
 @click.option(
-    "--aa-pairs", "aa", type=click.IntRange(min=0), metavar="PAIRS",
+    "--aa-pairs", "aa", type=Count(min=0), metavar="PAIRS",
     help="Number of pairs with equal arms at first, which show the noise.  "
     "[default: as many as can show that they differ; none with --detect and --stop anytime]",
 )  # fmt: skip
 @click.option(
-    "--pairs", type=click.IntRange(min=1),
+    "--pairs", type=Count(),
     help=f"Number of pairs after the A/A phase; lost pairs are replaced.  [default: {PAIRS}]",
 )  # fmt: skip
 @click.option("--duration", type=Seconds(), help="Length of the whole run, instead of --pairs.")

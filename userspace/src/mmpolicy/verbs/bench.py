@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from mmpolicy.verbs.former import former_option
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import (
     FILE,
+    Count,
     Number,
     Seconds,
     completer,
@@ -102,7 +104,7 @@ class Threads(click.ParamType):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[int]:
         words = str(value).split(",")
-        if not all(word.isdecimal() and int(word) for word in words):
+        if not all(re.fullmatch("0*[1-9][0-9]{0,5}", word) for word in words):
             self.fail(f"'{value}' is not a list of numbers such as 1,4,16", param, ctx)
         return [int(word) for word in words]
 
@@ -186,7 +188,7 @@ def _warn_of_few(arms: int, options: dict[str, Any]) -> None:
     show_default=True, help="The metric that decides whether an arm differs.",
 )  # fmt: skip
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=1, show_default=True,
+    "--warmup", type=Count(min=0), default=1, show_default=True,
     help="Rounds at the beginning that are not counted, to warm up.",
 )  # fmt: skip
 @click.option(

@@ -37,7 +37,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import ALL, Reach, reach
 from mmpolicy.render import emit
 from mmpolicy.verbs.around import look_around
-from mmpolicy.verbs.options import Seconds, complete_pid, json_option, pass_host
+from mmpolicy.verbs.options import PID, Seconds, complete_pid, json_option, pass_host
 from mmpolicy.verbs.reached import overrides
 
 POINT = "anon_order"
@@ -74,7 +74,7 @@ seconds_option = click.option(
     "--seconds", type=Seconds(), default=PROCESS_S, show_default=True, metavar="TIME",
     help="How long to watch decisions.",
 )  # fmt: skip
-pid_argument = click.argument("pid", type=click.IntRange(min=1), shell_complete=complete_pid)
+pid_argument = click.argument("pid", type=PID, shell_complete=complete_pid)
 
 
 def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
@@ -154,7 +154,7 @@ def _begin_shadow(seen: Seen) -> str:
 
 
 @click.command()
-@click.argument("pid", type=click.IntRange(min=1), required=False)
+@click.argument("pid", type=PID, required=False)
 @click.option("--name", metavar="NAME", help="Name of the profile; by default that of the process.")
 @click.option(
     "--seconds", type=Seconds(), metavar="TIME",

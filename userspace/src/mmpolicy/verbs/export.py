@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ def _listen(host: Host, given: str) -> None:
     from mmpolicy.control.prometheus import families_or_down, registry
 
     address, _, port = given.rpartition(":")
-    if not port.isdigit() or int(port) > 65535:
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise click.UsageError(f"'{given}' is not of the form [ADDRESS:]PORT")
     find = registry(lambda: families_or_down(host.tree))
     try:

@@ -19,12 +19,12 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.commit import commit, exclusive
-from mmpolicy.verbs.options import dry_run_option, json_option, pass_host
+from mmpolicy.verbs.options import Count, dry_run_option, json_option, pass_host
 
 
 @click.command()
 @click.option(
-    "--to", type=click.IntRange(min=0), metavar="N",
+    "--to", type=Count(min=0), metavar="N",
     help="Take back all changes after number N of mmpolicy log.",
 )  # fmt: skip
 @click.option(
@@ -71,7 +71,7 @@ def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key
 
 @click.command()
 @click.option(
-    "-n", "number", type=click.IntRange(min=1), default=20, show_default=True, metavar="N",
+    "-n", "number", type=Count(), default=20, show_default=True, metavar="N",
     help="Show only the last N changes.",
 )  # fmt: skip
 @json_option

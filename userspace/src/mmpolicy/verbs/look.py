@@ -20,6 +20,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import (
+    PID,
     complete_pid,
     hold_option,
     json_option,
@@ -146,7 +147,7 @@ def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[M
 @point_argument
 @profile_option
 @click.option(
-    "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
+    "--pid", type=PID, metavar="N", shell_complete=complete_pid,
     help="Show the profile that decides for this process, and its memory.",
 )  # fmt: skip
 @hold_option

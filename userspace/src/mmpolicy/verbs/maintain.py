@@ -33,6 +33,7 @@ from mmpolicy.memory.pressure import Pressure
 from mmpolicy.render import as_json, emit, table
 from mmpolicy.verbs.collapse import NEVER, never_of
 from mmpolicy.verbs.options import (
+    PID,
     Percent,
     Seconds,
     complete_cgroup,
@@ -84,7 +85,7 @@ class MaintainOptions:
     help="A cgroup with all below it; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--pid", "pids", type=click.IntRange(min=1), multiple=True, metavar="N",
+    "--pid", "pids", type=PID, multiple=True, metavar="N",
     shell_complete=complete_pid, help="A process, until it ends; may be repeated.",
 )  # fmt: skip
 @click.option(

@@ -50,7 +50,7 @@ class Levels(click.ParamType):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
         few, _, many = str(value).partition(",")
-        if not (few.isdigit() and many.isdigit() and int(few) < int(many) < 100):
+        if not re.fullmatch("[0-9]{1,2},[0-9]{1,2}", str(value)) or int(few) >= int(many):
             self.fail(f"'{value}' is not of the form FEW,MANY, such as 10,90", param, ctx)
         return int(few), int(many)
 
@@ -85,9 +85,10 @@ class Number(click.FloatRange):
 
 
 class Seconds(click.ParamType):
-    """A parameter type: a duration such as 30, 30s, 10m or 2h."""
+    """A parameter type: a duration such as 30, 30s, 10m or 2h, of a year at most."""
 
     name = "time"
+    most = 366 * 86400.0
 
     def __init__(self, least: float = 0.001) -> None:
         self.least = least
@@ -99,6 +100,8 @@ class Seconds(click.ParamType):
         seconds = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]] if found else -1
         if seconds < self.least:
             self.fail(f"'{value}' is not a time such as 30s, 10m or 2h", param, ctx)
+        if seconds > self.most:
+            self.fail(f"'{value}' is longer than a year", param, ctx)
         return seconds
 
 
@@ -149,6 +152,9 @@ hold_option = click.option(
 )  # fmt: skip
 
 Percent = partial(Number, max=100)
+MOST = 1_000_000
+Count = partial(click.IntRange, min=1, max=MOST)
+PID = click.IntRange(1, 1 << 22)  # as the kernel has it (PID_MAX_LIMIT)
 min_empty_option = click.option(
     "--min-empty", type=Percent(min=0), default=10.0, show_default=True, metavar="PERCENT",
     help="Split only folios of which at least PERCENT is empty.",

@@ -27,6 +27,7 @@ from mmpolicy.render import as_json, emit, table
 from mmpolicy.verbs.commit import emit_plan, exclusive
 from mmpolicy.verbs.objects import TIMEOUT_S, loaded_as, run_object
 from mmpolicy.verbs.options import (
+    Count,
     Seconds,
     completer,
     dry_run_option,
@@ -168,9 +169,7 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
 @click.option(
     "--live", is_flag=True, help="Print its calls and answers as they come, until Ctrl-C."
 )
-@click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="With --live: end after N answers."
-)
+@click.option("--count", type=Count(), metavar="N", help="With --live: end after N answers.")
 @json_option
 @pass_host
 def show_program(host: Host, name: str, live: bool, count: int | None, want_json: bool) -> None:

@@ -41,6 +41,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import Memory, memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.render import as_json, emit, show_live, table
 from mmpolicy.verbs.options import (
+    PID,
     Number,
     complete_cgroup,
     complete_pid,
@@ -131,7 +132,7 @@ def print_json(lines: Iterator[str]) -> None:
 
 
 interval_option = click.option(
-    "--interval", type=Number(min=0.1), default=1.0, show_default=True,
+    "--interval", type=Number(0.1, 86400), default=1.0, show_default=True,
     metavar="SECONDS", help="Time between two prints.",
 )  # fmt: skip
 
@@ -162,7 +163,7 @@ def _memory(tree: Tree, given: StatsOptions, holds: Holds) -> list[Memory]:
 @point_argument
 @profile_option
 @click.option(
-    "--pid", "pids", type=click.IntRange(min=1), multiple=True, metavar="N",
+    "--pid", "pids", type=PID, multiple=True, metavar="N",
     shell_complete=complete_pid,
     help="Also show the memory of this process.",
 )  # fmt: skip

@@ -11,7 +11,7 @@ import click
 from mmpolicy.host.cgroups import Charged, cgroup_pids, find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import check_memory
-from mmpolicy.verbs.options import complete_cgroup, complete_pid, complete_unit
+from mmpolicy.verbs.options import PID, complete_cgroup, complete_pid, complete_unit
 
 Command = Callable[..., Any]
 EACH_START = "A systemd service, now and each time it starts."
@@ -24,7 +24,7 @@ def target_options(command: Command, of_unit: str = EACH_START) -> Command:
         help="A cgroup: its directory, its path below /sys/fs/cgroup, or a systemd unit.",
     )  # fmt: skip
     pid = click.option(
-        "--pid", type=click.IntRange(min=1), metavar="N", shell_complete=complete_pid,
+        "--pid", type=PID, metavar="N", shell_complete=complete_pid,
         help="A process.",
     )  # fmt: skip
     unit = click.option(

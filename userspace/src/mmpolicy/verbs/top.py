@@ -26,7 +26,7 @@ from mmpolicy.memory.reach import excepted, reach_of
 from mmpolicy.memory.survey import FIGURES, Row, Survey
 from mmpolicy.memory.trim import check_possible
 from mmpolicy.render import as_json, emit, show_live
-from mmpolicy.verbs.options import Number, complete_cgroup, json_option
+from mmpolicy.verbs.options import Count, Number, complete_cgroup, json_option
 from mmpolicy.verbs.stats import print_json
 from mmpolicy.verbs.top_screen import (
     Terminal,
@@ -77,12 +77,12 @@ def chosen_cgroup(tree: Tree, cgroup: str | None, unit: str | None) -> str:
     help="What comes first.",
 )  # fmt: skip
 @click.option(
-    "--rows", type=click.IntRange(min=1), default=10, show_default=True, metavar="N",
+    "--rows", type=Count(), default=10, show_default=True, metavar="N",
     help="Rows of each table.",
 )  # fmt: skip
-@click.option("-n", "--number", type=click.IntRange(min=1), metavar="N", help="End after N prints.")
+@click.option("-n", "--number", type=Count(), metavar="N", help="End after N prints.")
 @click.option(
-    "--interval", type=Number(min=0.1), default=5.0, show_default=True,
+    "--interval", type=Number(0.1, 86400), default=5.0, show_default=True,
     metavar="SECONDS", help="Time between two prints.",
 )  # fmt: skip
 @click.option(

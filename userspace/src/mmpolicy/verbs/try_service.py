@@ -56,6 +56,7 @@ from mmpolicy.render import emit
 from mmpolicy.verbs.ab_jobs import start_own_unit
 from mmpolicy.verbs.options import (
     FILE,
+    Count,
     Seconds,
     Share,
     ask,
@@ -159,9 +160,7 @@ class Answer:
     "--block", type=Seconds(least=1), help="Length of a block, of which a third is wash-out; "
     "for `trim`, `collapse` and `maintain`, length of each measurement.  [default: 2m; 8m]",
 )  # fmt: skip
-@click.option(
-    "--pairs", type=click.IntRange(min=1), help="The most pairs of blocks.  [default: 60]"
-)
+@click.option("--pairs", type=Count(), help="The most pairs of blocks.  [default: 60]")
 @click.option(
     "--lease", type=Seconds(least=1), metavar="TIME",
     help="Back to stock if the trial does not report for this time.  [default: 10s]",
