@@ -325,6 +325,19 @@ def test_less_cpu_time_alone_is_no_gain(run: Run, host: FakeTree, clock: Service
     assert "CPU time per unit" not in run(*TRIED, "--candidate", "maintain", "--dry-run").out
 
 
+@pytest.mark.parametrize("words", [[], ["--candidate", "trim"], ["--candidate", "adaptive"]])
+@pytest.mark.parametrize("how", ["--dry-run", "--yes"])
+def test_the_metric_is_checked_first(
+    run: Run, host: FakeTree, clock: Service, words: list[str], how: str
+) -> None:
+    """Before the service is looked at, also if no trial follows."""
+    began = clock.now
+    refused = run(*TRIED, *words, "--work", "bogus", how)
+    assert (refused.code, refused.out) == (2, "")
+    assert "'bogus' is not a source for a metric; the sources are: vmstat.KEY" in refused.err
+    assert clock.now == began
+
+
 def test_a_switchback_has_pairs(run: Run, host: FakeTree, clock: Service) -> None:
     """A trial of a verb that works once refuses them, and a lease."""
     for option in ("--pairs", "3"), ("--lease", "1m"):

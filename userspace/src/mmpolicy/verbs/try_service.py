@@ -246,6 +246,7 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
     """Observe the service, print whether a change can pay, and try the best candidate."""
     host: Host = ctx.obj
     path = _path(host, given)
+    _check_work(given.work)
     if given.whole_host or given.candidate == SIZES:
         way = own_sizes(host.tree, path, Way())
         if given.candidate:
@@ -265,6 +266,14 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
         _try(ctx, given, path, candidate, answer)
     elif given.want_json and answer:
         emit("try", True, _data(path, answer), [])
+
+
+def _check_work(work: str | None) -> None:
+    """Raise a usage error now, not after the look, if the metric of --work is none."""
+    if work:
+        from mmpolicy.ab.metrics import Metric
+
+        Metric.parse(f"work={work} higher")
 
 
 def _require(way: Way) -> None:
