@@ -117,6 +117,23 @@ def test_faults_of_a_cgroup_below(tree: FakeTree) -> None:
     assert try_look.counters_of(tree, path)["faults"] == 500.0
 
 
+def test_each_file_is_read_once(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both CPU times are of one moment."""
+    folder, read, files = "/sys/fs/cgroup/web", try_look.read_stat, list[str]()
+    tree.make_cgroup("/web")
+    tree.put(f"{folder}/cpu.stat", "usage_usec 30\nsystem_usec 10")
+    tree.put(f"{folder}/memory.stat", "pgfault 5")
+
+    def once(tree: FakeTree, path: str) -> dict[str, str]:
+        files.append(path)
+        return read(tree, path)
+
+    monkeypatch.setattr(try_look, "read_stat", once)
+    found = try_look.counters_of(tree, "/web")
+    assert found == {"cpu_us": 30.0, "kernel_us": 10.0, "faults": 5.0}
+    assert files == [f"{folder}/cpu.stat", f"{folder}/memory.stat"]
+
+
 def test_a_host_that_cannot() -> None:
     """A candidate that this host cannot have is told with the reason, behind all others."""
     assert judged(replace(HERE, module=LACKING), **BUSY) == (WORTH, ["thp-sizes"])

@@ -41,10 +41,9 @@ from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
-COUNTERS = {  # counters of a cgroup: the file, and the key in it
-    "cpu_us": ("cpu.stat", "usage_usec"),
-    "kernel_us": ("cpu.stat", "system_usec"),
-    "faults": ("memory.stat", "pgfault"),
+COUNTERS = {  # counters of a cgroup, with the key of each, by file
+    "cpu.stat": {"cpu_us": "usage_usec", "kernel_us": "system_usec"},
+    "memory.stat": {"faults": "pgfault"},
 }
 
 
@@ -86,9 +85,9 @@ def counters_of(tree: Tree, path: str) -> dict[str, float]:
     """Return the counters that a cgroup has."""
     found = dict[str, float]()
     for folder in cgroup_folders(tree, path):
-        for name, (file, key) in COUNTERS.items():
-            if tree.exists(f"{folder}/{file}"):
-                stat = read_stat(tree, f"{folder}/{file}")
+        for file, counters in COUNTERS.items():
+            stat = read_stat(tree, f"{folder}/{file}") if tree.exists(f"{folder}/{file}") else {}
+            for name, key in counters.items():
                 value = stat.get(f"total_{key}", stat.get(key, ""))  # total: below, on version 1
                 if value.isdigit():
                     found.setdefault(name, float(value))
