@@ -214,7 +214,6 @@ class Psi(HostFile):
 
     @property
     def averaged(self) -> bool:
-        """Return whether the number is a moving average, which also covers earlier blocks."""
         return is_average(self.key)
 
     @property
@@ -280,7 +279,6 @@ class CgroupFile(HostFile):
 
     @property
     def averaged(self) -> bool:
-        """Return whether the number is a moving average, which also covers earlier blocks."""
         return self.file.endswith(".pressure") and is_average(self.key)
 
     @property
@@ -302,7 +300,6 @@ class UnitFile(Source):
 
     @property
     def averaged(self) -> bool:
-        """Return whether the number is a moving average, which also covers earlier blocks."""
         return self.file.endswith(".pressure") and is_average(self.key)
 
     @property

@@ -48,20 +48,28 @@ def _check_numbers(*numbers: int) -> None:
             raise Error(f"{number!r} is not a number", Exit.USAGE, "give the id as a number")
 
 
+class Sorted:
+    """A key of a state."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Return the tuple that sorts this key among others."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Lease:
+class Lease(Sorted):
     """The lease; its value is in milliseconds."""
 
     path = f"{CONTROL}/lease_ms"
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return ("lease",)
 
 
 @dataclass(frozen=True)
-class ExperimentFile:
+class ExperimentFile(Sorted):
     """One file in the module's directory of the experiment."""
 
     name: str
@@ -77,12 +85,11 @@ class ExperimentFile:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "experiment", self.name
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Sorted):
     """A profile itself, without its settings; its value in a state is ""."""
 
     name: str
@@ -98,12 +105,11 @@ class Profile:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "profiles", self.name
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Sorted):
     """A knob of a policy or of a point, or the choice of a point's policy."""
 
     profile: str
@@ -150,7 +156,6 @@ class Setting:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "profiles", self.profile, *filter(None, (self.point, self.policy, self.name))
 
     def of(self, profile: str) -> Setting:
@@ -164,7 +169,7 @@ def choice(profile: str, point: str) -> Setting:
 
 
 @dataclass(frozen=True)
-class CgroupBinding:
+class CgroupBinding(Sorted):
     """The binding of a cgroup, known by its id, which is an inode number."""
 
     number: int
@@ -175,7 +180,6 @@ class CgroupBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "cgroups", f"{self.number:020}"
 
     def path(self, profile: str) -> str:
@@ -184,7 +188,7 @@ class CgroupBinding:
 
 
 @dataclass(frozen=True)
-class ProcessBinding:
+class ProcessBinding(Sorted):
     """The binding of a process. Its start time tells it from a later process with the same PID."""
 
     number: int
@@ -196,7 +200,6 @@ class ProcessBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "pids", f"{self.number:020}", f"{self.start:020}"
 
     def path(self, profile: str) -> str:
@@ -205,7 +208,7 @@ class ProcessBinding:
 
 
 @dataclass(frozen=True)
-class UnitBinding:
+class UnitBinding(Sorted):
     """The binding of a systemd unit to a profile at each start, by a manifest of its own."""
 
     unit: str
@@ -218,7 +221,6 @@ class UnitBinding:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "units", self.unit
 
     @property
@@ -228,19 +230,18 @@ class UnitBinding:
 
 
 @dataclass(frozen=True)
-class AbsentCgroup:
+class AbsentCgroup(Sorted):
     """A cgroup that a manifest binds and that does not exist; nothing is written for it."""
 
     given: str
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "cgroups", self.given
 
 
 @dataclass(frozen=True)
-class LoadedPolicy:
+class LoadedPolicy(Sorted):
     """A loaded policy that is a BPF program; its value is the SHA-256 of its object file."""
 
     name: str
@@ -251,7 +252,6 @@ class LoadedPolicy:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the tuple that sorts this key among others."""
         return "policies", self.name
 
 
