@@ -95,7 +95,9 @@ def test_all_intervals_of_a_run_hold_the_truth(counts: bool, runs: int) -> None:
 
 @pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
 def test_a_margin_at_any_look(runs: int) -> None:
-    """Worse by just the margin passes in 5 % of runs at most."""
+    """With a look after each pair, a treatment that is worse by just the margin passes in at most 5
+    % of runs.
+    """
     rng, passed = np.random.default_rng(14), 0
     for _ in range(runs):
         passed += p_below_anytime(rng.normal(0, 0.1, MOST).tolist()) < 0.05
@@ -134,7 +136,9 @@ def by_size(d: Vector) -> Vector:
 @pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("world", WORLDS)
 def test_length_by_sizes(world: str, runs: int) -> None:
-    """Without A/A phase: equal arms are found in 5 %, a change of 5 % in 80 %."""
+    """With --detect and no A/A phase, equal arms are found in 5 % of runs, and a change of 5 % in
+    80 %.
+    """
     noise, allowed, most = WORLDS[world]
     rng, lengths, found, covered = np.random.default_rng(15), [], 0, 0
     false = 0
@@ -156,7 +160,9 @@ def test_length_by_sizes(world: str, runs: int) -> None:
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("deviation", [0.05, 0.1])
 def test_a_margin_where_sizes_decide(deviation: float, runs: int) -> None:
-    """Worse by just 5 % passes in 5 %, with the stricter level."""
+    """Where sizes decide the length, a treatment worse by just 5 % passes in 5 % of runs, by the
+    stricter level.
+    """
     rng, passed = np.random.default_rng(16), 0
     for _ in range(runs):
         d = by_size(rng.normal(log(1.05), deviation, MOST))
@@ -191,7 +197,7 @@ def test_a_run_that_ends_with_its_answer(ab: Run, run: Run, out: Path) -> None:
 def test_a_run_that_was_cut_off_still_has_its_answer(
     ab: Run, run: Run, out: Path, clock: World, tree: FakeTree
 ) -> None:
-    """A run that ends while a guard is open has an answer, and so has an interim report."""
+    """A run that ends while a guard is open still has its answer, and so has an interim report."""
     more = ["--metric", "cost=vmstat.pgfault/s higher guard 1%", "--stop", "anytime"]
     clock.at = [(161.0, lambda: kill(getpid(), signal.SIGTERM))]
     assert ab(*BACK, *FIXED, *more).code == 128 + signal.SIGTERM

@@ -66,7 +66,7 @@ def test_a_unit_gets_the_same_run(
 
 
 def test_a_unit_runs_this_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """From any folder; as a Python module, if it was started as one."""
+    """A unit runs this command from any folder, and as a Python module if it was started as one."""
     monkeypatch.chdir(tmp_path)
     as_module = [sys.executable, "-m", "mmpolicy"]
     for program, words in (
@@ -116,7 +116,9 @@ def test_nothing_is_begun_beside_another(run: Run, tree: FakeTree, units: list[l
 def test_status_and_gauges_in_each_phase(
     ab: Run, run: Run, tree: FakeTree, clock: World, out: Path
 ) -> None:
-    """They show the kernel's current state; before and after, that no run is active."""
+    """Status and metrics show the kernel's current state in each phase; before and after, that no
+    run is active.
+    """
     seen: list[dict[str, Any]] = []
 
     def look() -> None:
@@ -157,7 +159,7 @@ def test_a_run_of_which_nothing_is_known_yet(run: Run, tree: FakeTree) -> None:
 
 
 def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
-    """Other files are left out; a run without an end was killed."""
+    """`ab list` leaves other files out; a run without an end counts as killed."""
     assert run("ab", "list").out == (
         f"there is no file of an experiment in this folder or in {tree.real(FOLDER)}\n"
     )
@@ -179,7 +181,7 @@ def test_files_that_are_listed(run: Run, tree: FakeTree) -> None:
 def test_stop(
     run: Run, tree: FakeTree, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:  # fmt: skip
-    """It waits until the state is restored; without a run, it says so."""
+    """`ab stop` waits until the state is restored; without a run, it says so."""
     tree.make_unloaded()
     tree.put("/proc/vmstat", "pgfault 0")
     result = run("ab", "stop")

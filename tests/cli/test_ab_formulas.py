@@ -82,7 +82,7 @@ def test_blocks_of_pairs(kind: str, seconds: float, of_pair: int, saturation: in
 def test_moments_of_samples(
     block: float, washout: float, interval: float, moments: list[float]
 ) -> None:
-    """The interval is stretched so that a block begins and ends with a sample."""
+    """The interval between samples is stretched so that a block begins and ends with a sample."""
     assert Design("split", block, washout, interval, 1).moments() == pytest.approx(moments)
 
 
@@ -138,7 +138,9 @@ def planned(size: float, percent: float, risk: float) -> float:
 @pytest.mark.parametrize("metrics", [1, 3])
 @pytest.mark.parametrize("percent", [2.0, 5.0])
 def test_lengths_by_noise(percent: float, metrics: int, rng: np.random.Generator) -> None:
-    """The noise is taken at its upper 80 % limit, from the chi-square distribution."""
+    """A length is computed from the upper 80 % limit of the noise, by the chi-square
+    distribution.
+    """
     for number in (4, 9, 30):
         noise = list(rng.normal(0, 0.1, number))
         caution = sqrt((number - 1) / known.chi2.ppf(0.2, number - 1))
@@ -183,7 +185,9 @@ def test_random_tosses_are_never_sure() -> None:
 
 @pytest.mark.parametrize("size", [17, 24])
 def test_coins_are_the_bits_of_random_octets(size: int, rng: np.random.Generator) -> None:
-    """So a report is reproducible: 9,999 rows of three octets each."""
+    """Coins are the bits of random octets: 9,999 rows of three octets each, so a report is
+    reproducible.
+    """
     d = rng.normal(0.3, 1, size)
     octets = np.frombuffer(np.random.default_rng(7).bytes(9999 * 3), np.uint8)
     sums = np.unpackbits(octets).reshape(9999, 24)[:, :size] @ d
@@ -195,7 +199,9 @@ def test_coins_are_the_bits_of_random_octets(size: int, rng: np.random.Generator
 
 @pytest.mark.parametrize("size", [6, 7, 10, 13])
 def test_ends_are_means_of_subsets(size: int, rng: np.random.Generator) -> None:
-    """Of all n - 1 means of subsets, 2.5 % of n are beyond each end."""
+    """The ends of an interval are means of subsets: of n - 1 means, 2.5 % of n are
+    beyond each end.
+    """
     d = rng.normal(0, 1, size)
     subsets = signs_of(size) > 0
     means = sorted(float(d[chosen].mean()) for chosen in subsets if chosen.any())
@@ -212,7 +218,9 @@ def test_ends_are_means_of_subsets(size: int, rng: np.random.Generator) -> None:
 
 
 def test_ends_of_many_pairs_are_means_of_random_subsets(rng: np.random.Generator) -> None:
-    """Of 9,999 means, 250 are at an end or beyond it: 2.5 % of one more."""
+    """With many pairs, an end is a mean of random subsets: 250 of 9,999 means are there or beyond,
+    2.5 % of one more.
+    """
     d = rng.normal(0, 1, 40)
     sums, sizes = stats._subsets(d, 1)
     means = np.sort(sums / sizes)
@@ -249,7 +257,7 @@ def test_the_farthest_an_end_moves(way: int) -> None:
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_an_end_moves_outward_where_pairs_differ(rng: np.random.Generator, way: int) -> None:
-    """It is the end on the side of the long tail, moved by BCa, and not past 0."""
+    """An end is moved outward by BCa on the side of the long tail, and not past 0."""
     d = way * rng.exponential(1, 12)
     subsets = signs_of(12) > 0
     means = sorted(float(d[chosen].mean()) for chosen in subsets if chosen.any())
@@ -295,7 +303,7 @@ def test_p_with_lost_pairs_against_it(anytimes: bool) -> None:
 def test_lost_pairs_are_no_finding_themselves(
     anytimes: bool, way: int, rng: np.random.Generator
 ) -> None:
-    """If lost pairs outweigh noise, no effect in the other direction is found, at no look."""
+    """If lost pairs outweigh the noise, no effect in the other direction is found, at any look."""
     d = rng.normal(0, 0.1, 20)
     pairs = [(1.0, exp(way * each)) for each in d - d.mean() + 0.001]
     effect = stats.analyse(pairs, 1)
@@ -315,7 +323,9 @@ def test_lost_pairs_are_no_finding_themselves(
     [(0, 5, True), (1, 5, True), (2, 19, False), (2, 20, True), (4, 40, True), (5, 49, False)],
 )
 def test_few_lost_pairs(lost: int, pairs: int, few: bool) -> None:
-    """One may be lost, or one in ten: one in twenty blocks, each in a pair of its own."""
+    """Few pairs may be lost: one, or one in ten, which is one in twenty blocks if each is in a pair
+    of its own.
+    """
     assert few_lost(lost, pairs) == few
 
 
@@ -363,7 +373,9 @@ def test_the_place_in_the_pair() -> None:
 
 
 def test_the_place_counts_from_four_standard_errors_on() -> None:
-    """Of 3 and 5, the mean is 4 and its standard error 1."""
+    """The place in the pair counts from four standard errors on: of 3 and 5, the mean is 4 and its
+    error 1.
+    """
     first = np.array([True, False])
     assert stats.without_place(np.array([-5.0, 3.0]), first) == pytest.approx([-1.0, -1.0])
     assert stats.without_place(np.array([-5.0, 2.99]), first) is None
@@ -384,7 +396,9 @@ def test_an_effect_has_its_deviation(rng: np.random.Generator) -> None:
 
 
 def test_blocks_that_are_normal_in_logarithms(rng: np.random.Generator) -> None:
-    """Their mean is exp(m + s^2 / 2), so that of the ratio has half the variances' difference."""
+    """The mean of lognormal blocks is exp(m + s^2 / 2), so the ratio of means has half the
+    difference of the variances.
+    """
     logs = rng.normal([0.0, 0.2], [0.1, 0.6], (20, 2))
     d, sums = logs[:, 1] - logs[:, 0], logs.sum(axis=1)
     control, treatment = (float(np.var(side, ddof=1)) / 2 for side in logs.T)
@@ -438,7 +452,7 @@ def test_both_arms_vary_as_much(rng: np.random.Generator) -> None:
 
 
 def test_what_is_left_over_is_tossed_999_times(rng: np.random.Generator) -> None:
-    """The clearest of all has a p of one in 1,000."""
+    """What is left over is tossed 999 times: the clearest result of all has a p of one in 1,000."""
     first = rng.integers(0, 2, 30) == 1
     treated = np.stack([first, ~first], axis=-1).reshape(-1)
     before = np.concatenate([[False], treated[:-1]])
@@ -460,9 +474,11 @@ def least_squares(y: np.ndarray, *causes: np.ndarray) -> np.ndarray:
 def test_what_is_left_over_by_least_squares(
     effect: float, gaps: list[int], rng: np.random.Generator
 ) -> None:
-    """Differences of adjacent blocks, by the arms of both and of the one before; then tossed.
+    """What is left over is fitted by least squares to differences of adjacent blocks, by the arms
+    of both and of the one before.
 
-    The observed coins have their exact probability: one in 256, despite rounding.
+    The coins are then tossed again. The observed coins have their exact probability: one in 256,
+    despite rounding.
     """
     first = rng.integers(0, 2, 8) == 1
     y = rng.normal(0, 0.1, 17)
@@ -489,7 +505,9 @@ def test_what_is_left_over_by_least_squares(
 
 @pytest.mark.parametrize("effect", [-0.2, 0.2])
 def test_what_is_left_in_units_by_least_squares(effect: float, rng: np.random.Generator) -> None:
-    """A level for each unit and each block; the coins of blocks are tossed."""
+    """What is left in units is fitted with a level for each unit and each block; the coins of
+    blocks are tossed.
+    """
     treated = np.array([rng.permuted([True, True, False]) for _ in range(7)])
     y = rng.normal(0, 0.1, (7, 3)) + effect * treated
     arms = treated.astype(float)
@@ -582,7 +600,9 @@ def bisected(rest: Callable[[float], list[float]], middle: float, far: float) ->
 
 
 def test_the_ends_of_a_sequence(rng: np.random.Generator) -> None:
-    """They are searched within eight times the farthest pair; beyond, there is none."""
+    """The ends of a sequence are searched within eight times the farthest pair; beyond, there is
+    none.
+    """
     for pairs in ([(1.0, exp(each)) for each in rng.normal(-0.3, 0.1, 9)],
                   [(-1.0, each) for each in rng.normal(3, 20, 12)],
                   [(0.0, 4.0), (2.0, 5.0), (3.0, 2.0)] * 3,
@@ -650,7 +670,9 @@ def test_when_there_is_an_answer(
 
 
 def test_many_metrics_are_harder_to_answer() -> None:
-    """p is 0.047 with 7 such pairs, and twice that for two metrics."""
+    """More metrics are harder to answer: p is 0.047 with 7 such pairs, and twice that for two
+    metrics.
+    """
     pairs = [(1.0, 2.0 + n / 100) for n in range(7)]
     p = anytime.p_anytime(differences(pairs)[1])
     assert 0.025 < p < 0.05
@@ -660,7 +682,7 @@ def test_many_metrics_are_harder_to_answer() -> None:
 
 
 def test_the_sequence_of_equal_pairs() -> None:
-    """No pair varies: the minimum number of pairs suffices."""
+    """If no pair varies, the minimum number of pairs gives an answer."""
     assert anytime.sequence([(1.0, 2.0)] * 5, 2 / 2**5)[2:] == pytest.approx((log(2), log(2)))
     for number, ends in ((5, (-inf, inf)), (6, (log(2), log(2)))):
         found = anytime.sequence([(1.0, 2.0)] * number)
@@ -677,7 +699,9 @@ def test_the_sequence_of_equal_pairs() -> None:
 
 @pytest.mark.parametrize("first", [{}, dict.fromkeys(range(8), True)])
 def test_without_both_orders_nothing_is_known_of_the_place(first: dict[int, bool]) -> None:
-    """Then the differences of a host are not corrected."""
+    """If all pairs of a host have the same order, its differences are not corrected for
+    the place.
+    """
     pairs = {pair: (1.0, 1.5 + pair / 100) for pair in range(8)}
     recording: Any = SimpleNamespace(
         by_pair=lambda *_: pairs, firsts=lambda: first, lost_pairs=lambda *_: (2, 2),
@@ -694,7 +718,9 @@ def test_without_both_orders_nothing_is_known_of_the_place(first: dict[int, bool
 
 
 def test_noise_of_hosts_with_few_pairs(rng: np.random.Generator) -> None:
-    """Logarithms of variances are unbiased, and shrink to their mean by the share of chance."""
+    """The noise of hosts with few pairs: logarithms of variances are unbiased, and shrink to their
+    mean by the share of chance.
+    """
     sizes = [0.01, 0.02, 0.3]
     hosts = [pool.HostEffect(str(s), rng.normal(0, s, 6 + n)) for n, s in enumerate(sizes)]
     freedom = np.array([5, 6, 7]) / 2
@@ -707,7 +733,9 @@ def test_noise_of_hosts_with_few_pairs(rng: np.random.Generator) -> None:
 
 
 def test_hosts_together(rng: np.random.Generator) -> None:
-    """The interval of Hartung and Knapp, Q and I2, and the next host, by their formulas."""
+    """Several hosts have the interval of Hartung and Knapp, Q, I2 and the interval of the next
+    host, by their formulas.
+    """
     hosts = [pool.HostEffect(str(n), rng.normal(m, 0.1, 10)) for n, m in enumerate((0, 0.3, -0.2))]
     effects, v = np.array([host.d.mean() for host in hosts]), pool.variances_of(hosts)
     tau2 = pool.tau_squared(effects, v)
@@ -743,7 +771,7 @@ def test_coins_of_two_hosts_can_be_counted() -> None:
 
 
 def test_power_of_hosts() -> None:
-    """As a table of t tests has it: 5 % in 80 % of fleets."""
+    """The power of a fleet is that of a table of t tests: 5 % is found in 80 % of fleets."""
     for hosts, metrics in ((4, 1), (10, 2)):
         limit = known.t.ppf(1 - 0.025 / metrics, hosts - 1)
         away = 0.2 / 0.1 * sqrt(hosts)

@@ -92,7 +92,7 @@ def outcomes(design: str, runs: int) -> Iterator[tuple[int, bool, bool]]:
 
 @pytest.mark.parametrize("design", LENGTH)
 def test_power_and_coverage_of_a_guest(design: str) -> None:
-    """At the suggested length 5 % are found in 80 %; also at the cap, if it is enough."""
+    """At the suggested length, 5 % are found in 80 % of runs; also at the cap, if it is enough."""
     runs = 400
     pairs, found, covered = np.asarray(list(outcomes(design, runs)), float).T
     print(
@@ -118,7 +118,9 @@ def drifting(rng: Rng, blocks: int) -> Vector:
 @pytest.mark.parametrize("runs", [500, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("noise", [dependent, heavy, drifting])
 def test_equal_arms(noise: Callable[[Rng, int], Vector], runs: int) -> None:
-    """Findings, doubts by the A/A phase, and false carry-over: each as rare as promised."""
+    """With equal arms, findings, doubts by the A/A phase and false carry-over are as rare as
+    promised.
+    """
     world = World()
     found = doubted = carried = 0
     for seed in range(runs):
@@ -151,7 +153,9 @@ def test_an_effect_of_dependent_blocks() -> None:
 
 @pytest.mark.parametrize("aa", [DEFAULT_AA, 6])
 def test_the_aa_phase_shows_that_equal_arms_differ(aa: int) -> None:
-    """Tenfold in each pair: a doubt at the default length; shorter, a note and a wide floor."""
+    """A tenfold difference in each pair of the A/A phase raises a doubt at the default length; in a
+    shorter phase, a note and a wide floor.
+    """
     world = World(effect=0.9, aa=aa)
     rng = np.random.default_rng(aa)
     run = world.run(rng, dependent(rng, world.blocks))
@@ -174,7 +178,8 @@ def test_the_aa_phase_shows_that_equal_arms_differ(aa: int) -> None:
 @pytest.mark.parametrize("runs", [150, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("pairs", [DEFAULT_PAIRS, 30, pairs_to_see(5)])
 def test_rare_stalls_are_never_better(pairs: int, runs: int) -> None:
-    """x 0.7 in 94 % of the blocks, x 12 in the others: 42 % more in all.
+    """Rare stalls never look better: x 0.7 in 94 % of the blocks, x 12 in the others are 42 % more
+    in all.
 
     If the run happened to have no stall, it cannot be known, and the report says how many there may
     be. With --detect-rare, the run is long enough that this happens in 5 % at most.
@@ -201,7 +206,9 @@ def test_rare_stalls_are_never_better(pairs: int, runs: int) -> None:
 
 
 def test_totals_do_not_stand_in_the_way_elsewhere() -> None:
-    """Noise of 100 % in both arms costs few findings: half of the findings have p above 0.05."""
+    """The check of totals costs few findings with noise of 100 % in both arms: half of the findings
+    have p above 0.05.
+    """
     runs, world, denied = 100, World(effect=0.5, pairs=60), 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
@@ -214,7 +221,9 @@ def test_totals_do_not_stand_in_the_way_elsewhere() -> None:
 
 @pytest.mark.parametrize(("pairs", "least"), [(DEFAULT_PAIRS, 0.7), (30, 0.95)])
 def test_carry_over_is_reported(pairs: int, least: float) -> None:
-    """A fifth of the state is left in the next block: no interval holds the truth. It says so."""
+    """If a fifth of the state is left in the next block, no interval holds the truth, and the
+    report says so.
+    """
     runs, world = 100, World(effect=0.8, carry=0.2, pairs=pairs)
     seen = covered = 0
     for seed in range(runs):
@@ -234,7 +243,9 @@ def test_carry_over_is_reported(pairs: int, least: float) -> None:
 
 
 def test_an_effect_that_builds_up_within_the_blocks() -> None:
-    """The halves of the blocks reveal it, and a margin is then not shown."""
+    """An effect that builds up within the blocks is revealed by their halves, and a margin is then
+    not shown.
+    """
     world = World(effect=1.02)
     rng = np.random.default_rng(3)
     run = world.run(rng, dependent(rng, world.blocks, 0.005))
@@ -257,7 +268,8 @@ def test_an_effect_that_builds_up_within_the_blocks() -> None:
 def test_no_worse_than_a_margin(better: str, pairs: int) -> None:
     """Of treatments that are worse by just the margin, 3.5 to 6 % pass; of equal ones, most.
 
-    Below 5 %, as the means must be within it, too, if the arms seem to vary differently.
+    The rate may be below 5 %, as the means must be within the margin, too, if the arms seem to vary
+    differently.
     """
     runs, passed = 4000 if pairs < 40 else 2000, {0.05: 0, 0.0: 0}
     metric = Metric.parse(f"m=cmd:x {better}")
@@ -288,7 +300,7 @@ def test_one_sided_p_is_half_of_the_two_sided() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), None])
 def test_what_is_no_number_is_no_finding(bad: float | None) -> None:
-    """One reading of a clear effect is no number: its pair counts as against the effect."""
+    """If one reading of a clear effect is not a number, its pair counts as against the effect."""
     world = World(effect=0.5)
     rng = np.random.default_rng(2)
     run = world.run(rng, dependent(rng, world.blocks))

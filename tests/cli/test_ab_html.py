@@ -64,7 +64,9 @@ def looks(figure: Any) -> Iterator[object]:
 
 
 def test_effects_below_each_other(texts: list[str]) -> None:
-    """Ratios only, the first one on top; one without an interval has its point alone."""
+    """Effects are drawn below each other: ratios only, the first one on top; one without an
+    interval is a point alone.
+    """
     others = [result(1.0, 0, 2, 0.1, scale="difference"), replace(FOUND, effect=None)]
     aa = Effect("ratio", 8, 0.01, -1, 1, 0.5, 0.02)
     drawn = html.forest([replace(FOUND, aa=aa), *others, UNCLEAR])
@@ -103,7 +105,9 @@ def test_the_axis_of_effects(ends: tuple[float, ...], limits: tuple[float, float
 
 
 def test_the_course_of_a_run(texts: list[str]) -> None:
-    """Pair by pair, first those of the A/A phase on a background of their own."""
+    """The course of a run is drawn pair by pair, first those of the A/A phase on a background of
+    their own.
+    """
     pairs = [(1.0, 2.0), (3.0, 4.0)]
     row = replace(FOUND, pairs=pairs, aa_pairs=[(5.0, 6.0)])
     drawn: Any = html.course(row)

@@ -81,7 +81,9 @@ Begin = Callable[..., subprocess.Popen[str]]
 
 
 def test_sigkill_at_any_moment(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """All values are restored within the lease, and the journal records it."""
+    """After SIGKILL at any moment, all values are restored within the lease, and the journal
+    records it.
+    """
     rng, before = random.Random(1), read_knobs(tree)
     for number in range(6):
         process = begin("--lease", "30s", "--out", f"{number}.jsonl")
@@ -110,7 +112,9 @@ def test_a_command_that_hangs_loses_its_lease(begin: Begin, tree: FakeTree) -> N
 
 
 def test_a_second_run_is_refused_and_names_the_first(begin: Begin, tree: FakeTree) -> None:
-    """Also while only the watchdog of the first is left."""
+    """A second run is refused and names the first, even if only the watchdog of the
+    first is left.
+    """
     first = begin("--lease", "5m")
     wait_until(lambda: tree.exists(RECOVERY))
     second = begin("--out", "second.jsonl")
@@ -126,7 +130,7 @@ def test_a_second_run_is_refused_and_names_the_first(begin: Begin, tree: FakeTre
 
 
 def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
-    """The command restores all knobs, and ends."""
+    """If the watchdog is killed, the command restores all knobs, and ends."""
     before = read_knobs(tree)
     process = begin("--lease", "4s")
     wait_until(lambda: read_knobs(tree) != before)
@@ -136,7 +140,9 @@ def test_a_watchdog_that_is_killed(begin: Begin, tree: FakeTree) -> None:
 
 
 def test_both_are_killed(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """The old values are kept in a file, for the next run or `ab restore`."""
+    """If both processes are killed, the old values stay in a file, for the next run or `ab
+    restore`.
+    """
     before = read_knobs(tree)
     for words in (["ab", "restore"], ["ab", "run", "--out", str(tree.real("/x")), "--treatment",
                                       "min_free_kbytes=lots", *SWITCHBACK]):  # fmt: skip
@@ -196,7 +202,7 @@ def test_nobody_looks_any_more(begin: Begin, tree: FakeTree, tmp_path: Path) -> 
 
 
 def test_a_watchdog_that_is_stopped(begin: Begin, tree: FakeTree, tmp_path: Path) -> None:
-    """Ctrl-C works all the time; without it, the run ends when the lease ends."""
+    """While the watchdog is stopped, Ctrl-C works; without it, the run ends when the lease ends."""
     before = read_knobs(tree)
     for number, words in enumerate((["--lease", "5m"], ["--lease", "1s"])):
         process = begin("--out", f"{number}", *words)
@@ -225,7 +231,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 def test_no_room_for_the_samples(begin: Begin, tree: FakeTree, tmp_path: Path) -> None:
-    """All knobs are restored, and the file says how it ended."""
+    """Without room for the samples, all knobs are restored, and the file says how the run ended."""
     before = read_knobs(tree)
     process = begin("--out", "samples", start=[sys.executable, "-c", FULL])
     said = process.communicate(timeout=60)[1]
@@ -242,7 +248,7 @@ def test_a_command_that_prints_what_is_no_text(begin: Begin, tree: FakeTree) -> 
 
 
 def test_what_waits_for_the_end_of_a_run(begin: Begin, tree: FakeTree, run: Run) -> None:
-    """The command of mmpolicy-restore.service, in the case where it is the last to restore."""
+    """The command of mmpolicy-restore.service restores the knobs if it is the last one that can."""
     before = read_knobs(tree)
     process = begin("--lease", "5m")
     wait_until(lambda: read_knobs(tree) != before)

@@ -99,7 +99,7 @@ def test_arms_take_turns_without_the_module(
 
 
 def test_what_huge_pages_count(ab: Run, out: Path, tree: FakeTree, clock: Plain) -> None:
-    """A level and a counter as metrics; a path out of the folder is refused."""
+    """A level and a counter of huge pages can be metrics; a path out of their folder is refused."""
     stats = f"{THP}/hugepages-64kB/stats"
 
     def count() -> None:
@@ -136,7 +136,9 @@ def test_names_with_a_star_and_the_last_one_counts(ab: Run, clock: Plain) -> Non
 
 
 def test_what_changes_along_comes_back_too(ab: Run, tree: FakeTree, clock: Plain) -> None:
-    """min_free_kbytes had a value set by the administrator; the run restores it, too."""
+    """A knob that the kernel changes along is restored: min_free_kbytes gets the administrator's
+    value back.
+    """
     tree.put(FREE, "3333")
     before = read_knobs(tree)
     assert ab(*LONG, "--treatment", "transparent_hugepage/enabled=never").code == 0
@@ -182,7 +184,9 @@ def test_a_write_just_before_ours_stays(tree: FakeTree, monkeypatch: pytest.Monk
 
 
 def test_a_knob_of_which_the_kernel_makes_something_else(tree: FakeTree) -> None:
-    """It is written three times, in case of another writer, and then counts as the run's own."""
+    """A knob to which the kernel gives another value is written three times, in case of another
+    writer; then that value counts as the run's own.
+    """
     written: list[str] = []
 
     def tune(path: str, value: str) -> None:
@@ -217,7 +221,9 @@ class Heard:
 
 
 def test_what_the_watchdog_is_asked(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each value once and back, signals and guards checked before each; then it takes turns."""
+    """The watchdog gets each value once and its old value back, with signals and guards checked
+    before each; then the arms take turns.
+    """
     monkeypatch.setattr("mmpolicy.ab.run.knobs.Watchdog", Heard)
     before, looks = read_knobs(tree), list[int]()
     arms: dict[str, Values] = {"control": {FREE: "5"}, "treatment": {SIZE: "always"}}
@@ -377,7 +383,7 @@ def test_a_guard_that_is_broken_already_refuses_the_run(
 def test_a_guard_that_breaks_between_the_first_writes(
     ab: Run, tree: FakeTree, clock: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The treatment is not even tried."""
+    """If a guard breaks between the first writes, the treatment is not even tried."""
     tried: list[Values] = []
     ask = Watchdog.ask
 
@@ -445,7 +451,9 @@ def test_a_value_that_the_kernel_refuses_ends_it_before_the_first_block(
 def test_metrics_of_cgroups_are_read_where_these_are_mounted(
     ab: Run, out: Path, tree: FakeTree, clock: Plain
 ) -> None:
-    """As on a hybrid host, which also has hierarchies of cgroup v1."""
+    """Metrics of cgroups are read where the hierarchy is mounted, as on a hybrid host, which also
+    has cgroup v1.
+    """
     tree.mount("cgroup2 /sys/fs/cgroup/unified")
     tree.put("/sys/fs/cgroup/unified/app.slice/memory.current", "4096")
     tree.put("/sys/fs/cgroup/app.slice/memory.current", "1")
@@ -498,7 +506,9 @@ def test_wrong_usage_changes_nothing(
 
 
 def test_a_kernel_without_sizes(run: Run, ab: Run, tree: FakeTree, out: Path) -> None:
-    """Linux before 6.8; the old error asked for other metrics, as if for a policy."""
+    """On Linux before 6.8, the error says that the kernel has no such sizes; it once asked for
+    other metrics.
+    """
     for folder in tree.real(THP).glob("hugepages-*"):
         tree.remove(f"{THP}/{folder.name}")
     for words in ([*LARGE, *PGFAULT], [*SWITCHBACK, *LARGE]):
@@ -594,7 +604,7 @@ def test_what_is_left_is_not_trusted(tree: FakeTree, run: Run, will: str) -> Non
 
 
 def test_what_takes_part_is_what_the_policies_have(tree: FakeTree) -> None:
-    """Knobs alone affect the whole host."""
+    """The processes that take part are those of the policies; knobs alone affect the whole host."""
     arms: dict[str, Values] = {"control": {}, "treatment": {SIZE: "always"}}
     lasting = Knobs(tree, {SIZE: "never"}, arms, 2.5, lambda _said: None)
     steps = [(each.now, each.value) for each in lasting.rehearsal()]
@@ -624,7 +634,9 @@ def test_what_takes_part_is_what_the_policies_have(tree: FakeTree) -> None:
 def test_where_the_module_takes_part(
     tree: FakeTree, control: str, treatment: str, knobs: bool, loaded: bool, unloaded: bool
 ) -> None:
-    """Only where policies differ; without the module, only the kernel's own state is possible."""
+    """The module takes part only where policies differ; without it, only the kernel's own state is
+    possible as an arm.
+    """
     host, texts = Host(tree), {"control": control, "treatment": treatment}
     assert _has_policies(host, texts, knobs) == loaded
     tree.remove(CONTROL)

@@ -64,7 +64,9 @@ def needed(lost: NDArray[np.bool_], pairs: int, most: int) -> int:
 @pytest.mark.parametrize("rate", [0.01, 0.03])
 @pytest.mark.parametrize("pairs", [12, 30, pytest.param(100, marks=FULL)])
 def test_lost_blocks_cost_no_power(rate: float, pairs: int, runs: int) -> None:
-    """-10 % with noise of 5 % is found as without, unless more than 5 % are lost in the end."""
+    """Lost blocks cost no power: -10 % with noise of 5 % is found as often as without, unless more
+    than 5 % are lost in the end.
+    """
     runs = min(runs, RUNS_OF_100) if pairs == 100 else runs
     reports = [lossy(seed, pairs, rate, 0.9) for seed in range(runs)]
     known = [report for report in reports if not report.rows[0].too_many_lost]
@@ -78,7 +80,7 @@ def test_lost_blocks_cost_no_power(rate: float, pairs: int, runs: int) -> None:
 @pytest.mark.parametrize("rate", [0.01, 0.03])
 @pytest.mark.parametrize(("pairs", "gain"), [(12, 0.938), pytest.param(30, 0.963, marks=FULL)])
 def test_lost_blocks_cost_little_power(rate: float, pairs: int, gain: float, runs: int) -> None:
-    """For an effect that is found in 80 % without losses."""
+    """Lost blocks cost little power for an effect that is found in 80 % without losses."""
     found = sum(lossy(seed, pairs, rate, gain).exit == Exit.DONE for seed in range(runs))
     assert explained(found, runs, 0.8 - 4 * rate)
 
@@ -87,7 +89,9 @@ def test_lost_blocks_cost_little_power(rate: float, pairs: int, gain: float, run
 @pytest.mark.parametrize("rate", [0.002, 0.01, 0.03])
 @pytest.mark.parametrize("pairs", [12, pytest.param(30, marks=FULL), pytest.param(100, marks=FULL)])
 def test_blocks_that_are_lost_for_being_bad(rate: float, pairs: int, runs: int) -> None:
-    """Equal arms, of which the treatment loses its worst blocks: found in 5 % at most."""
+    """With equal arms of which the treatment loses its worst blocks, a difference is found in 5 %
+    at most.
+    """
     runs = min(runs, RUNS_OF_100) if pairs == 100 else runs
     found = sum(lossy(seed, pairs, rate, 1.0, unfair=True).exit != 7 for seed in range(runs))
     assert explained(found, runs, 0.05, "greater")
@@ -100,7 +104,9 @@ def clock(tree: FakeTree) -> ab_world.World:
 
 
 def test_how_many_pairs_there_are_for_lost_ones() -> None:
-    """A new pair, pairs that outweigh it, and enough to make the loss small; else none."""
+    """A lost pair is replaced by a new pair, by pairs that outweigh it, and by enough to make the
+    loss small; else by none.
+    """
     cases = {(0, 0): 12, (1, 0): 13, (1, 1): 19, (2, 0): 20, (4, 0): 40, (5, 0): 12}
     assert {each: pairs_for_lost(12, *each, 48) for each in cases} == cases
 
@@ -139,7 +145,9 @@ def test_there_are_more_pairs_for_lost_ones(
 def test_what_cannot_be_made_good(
     ab: Run, out: Path, clock: ab_world.World, words: list[str]
 ) -> None:
-    """A run of a given time keeps to it, and one that loses all pairs ends."""
+    """Losses that cannot be made good: a run of a given time keeps to it, and one that loses all
+    pairs ends.
+    """
 
     def restart() -> None:
         clock.faults = 0.0
@@ -165,7 +173,9 @@ def period(rng: np.random.Generator, pairs: int, size: float = 0.2) -> tuple[Vec
 @pytest.mark.parametrize("size", [0.0, 0.02, 0.2])
 @pytest.mark.parametrize("pairs", [12, 30])
 def test_the_place_in_the_pair(pairs: int, size: float, runs: int) -> None:
-    """-5 % is found, equal arms in 5 % of runs, and the interval holds the truth."""
+    """The place in the pair does no harm: -5 % is found, equal arms in 5 % of runs, and the
+    interval holds the truth.
+    """
     rng, effect = np.random.default_rng(pairs), log(0.95)
     found = false = held = before = 0
     for _ in range(runs):
@@ -210,7 +220,9 @@ def test_what_breaks_as_often_in_both_arms_is_no_harm(rate: float, runs: int) ->
 
 
 def test_what_breaks_with_the_treatment_at_once_is_harm() -> None:
-    """Within the first seconds of its first block, after 16 blocks without the treatment."""
+    """A guard that breaks within the first seconds of the first treatment, after 16 blocks without
+    it, counts as harm.
+    """
     rng, exits = np.random.default_rng(6), []
     for _ in range(20):
         report = stopped(rng, 1.0, "treatment")

@@ -64,7 +64,9 @@ def test_a_moving_average_is_a_guard_and_no_metric(ab: Run, tree: FakeTree, key:
     ],
 )
 def test_a_counter_that_fell_is_no_value(metric: str, known: bool) -> None:
-    """Also where it has overtaken its first value by the end of the block."""
+    """A counter that fell has no value, even if it has overtaken its first value by the end of the
+    block.
+    """
     found = Metric.parse(metric)
     key = found.top.text
     for values in ([5.0, 9.0, 1.0, 3.0], [5.0, 9.0, 1.0, 30.0]):
@@ -104,7 +106,9 @@ def spiked(rng: Rng, metrics: list[Metric], pairs: int) -> list[float]:
 @pytest.mark.parametrize("runs", [20, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize(("pairs", "least"), [(30, 0.75), (60, 0.95)])
 def test_a_tail_is_seen_by_its_own_metric(pairs: int, least: float, runs: int) -> None:
-    """The mean of a level misses it: it finds it in 17 and 35 %."""
+    """A tail is found by a metric of its own; the mean of a level finds it in 17 and 35 % of runs
+    only.
+    """
     rng, found = np.random.default_rng(pairs), np.zeros(3)
     texts = ("vmstat.nr_free", "p99(vmstat.nr_free)", "spread(vmstat.nr_free)")
     metrics = [Metric.parse(text) for text in texts]
@@ -146,7 +150,9 @@ def counted(rng: Rng, effect: float, odd: str = "", key: str = COUNT) -> Recordi
 
 @pytest.mark.parametrize("runs", [50, pytest.param(4000, marks=FULL)])
 def test_the_total_of_pressure_has_no_blocks_before_in_it(runs: int) -> None:
-    """Its interval holds a change of -20 % in 93 to 97 %; that of avg10 did in 46 %."""
+    """The interval of the total of pressure holds a change of -20 % in 93 to 97 % of runs; that of
+    avg10 did in 46 %.
+    """
     held, key = 0, "psi.memory.some.total"
     for seed in range(runs):
         (row,) = Report(counted(np.random.default_rng([1, seed]), 0.8, key=key)).rows
@@ -159,7 +165,9 @@ def test_the_total_of_pressure_has_no_blocks_before_in_it(runs: int) -> None:
 @pytest.mark.parametrize("runs", [10, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("odd", ["restart", "wrap", "forward", "back"])
 def test_one_odd_block_is_lost_and_no_more(odd: str, runs: int) -> None:
-    """Its pair has no value; the result of the others for a change of -20 % is near the truth."""
+    """If one block is odd, its pair has no value; the result of the others for a change of -20 % is
+    near the truth.
+    """
     held = 0
     for seed in range(runs):
         (row,) = Report(counted(np.random.default_rng(seed), 0.8, odd)).rows
@@ -173,7 +181,9 @@ def test_one_odd_block_is_lost_and_no_more(odd: str, runs: int) -> None:
 
 @pytest.mark.parametrize("runs", [1000, pytest.param(4000, marks=FULL)])
 def test_the_ratio_of_totals_where_a_value_is_zero(runs: int) -> None:
-    """The unit stays percent, the interval holds the truth, and equal arms are found in 5 %."""
+    """Where a value is zero, the ratio of totals is used: the unit stays percent, the interval
+    holds the truth, and equal arms are found in 5 %.
+    """
     rng, covered, found = np.random.default_rng(4), 0, 0
     for _ in range(runs):
         control, treatment = (rng.poisson(rate, DEFAULT_PAIRS) for rate in (3, 2.4))
@@ -214,7 +224,9 @@ def lasting(rng: Rng, pairs: int, deviation: float) -> MetricResult:
 @pytest.mark.parametrize("deviation", [0.3, 0.5, 1.0, 1.5])
 @pytest.mark.parametrize("pairs", [DEFAULT_PAIRS, 30, 60])
 def test_what_only_varies_more_is_not_better(pairs: int, deviation: float, runs: int) -> None:
-    """Equal means, noise of 10 % against more: the mean of logarithms is 4 to 40 % lower."""
+    """A treatment that only varies more is not called better: with equal means and more noise, its
+    mean of logarithms is 4 to 40 % lower.
+    """
     rng = np.random.default_rng([pairs, int(10 * deviation)])
     rows = [lasting(rng, pairs, deviation) for _ in range(runs)]
     better = sum(bool(row.found and row.good and not row.denied) for row in rows)

@@ -139,7 +139,9 @@ def test_a_level_that_never_falls(text: str, blocks: list[list[float]], found: b
 def test_a_counter_as_a_level_is_told_early_and_doubted(
     ab: Run, run: Run, out: Path, tree: FakeTree, clock: World
 ) -> None:
-    """It is reported while the run can still be ended, and the report concludes nothing from it."""
+    """A counter given as a level is reported while the run can still be ended, and the report
+    concludes nothing from it.
+    """
     counter = tree.real("/requests")
     counter.write_text("0")
     command = f"n=$(($(cat {counter}) + 1)); echo $n >{counter}; echo $n"

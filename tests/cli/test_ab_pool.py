@@ -88,7 +88,9 @@ def hosts_of(
 def test_hosts_that_differ_and_share_shocks(
     machines: list[FakeTree], hosts: int, tau: float, runs: int
 ) -> None:
-    """Without an effect 6.5 % are found at most; the interval holds the truth in 93 to 99 %."""
+    """On hosts that differ and share shocks, 6.5 % of equal arms are found at most; the interval
+    holds the truth in 93 to 99 %.
+    """
     rng, held, false, here = np.random.default_rng([32, hosts]), 0, 0, 0
     for typed in range(runs):
         found = pooled(hosts_of(rng, machines[:hosts], tau, typed, 0.05), tosses=399)
@@ -105,9 +107,8 @@ def test_hosts_that_differ_and_share_shocks(
 
 
 def test_the_same_coins_on_all_hosts_would_find_shocks(machines: list[FakeTree]) -> None:
-    """This is why each host has its own seed:
-
-    with one, a fifth and more of equal arms are found.
+    """With the same coins on all hosts, a fifth and more of equal arms would be found; so each host
+    has a seed of its own.
     """
     rng, false = np.random.default_rng(33), 0
     for typed in range(60):
@@ -120,7 +121,9 @@ def test_the_same_coins_on_all_hosts_would_find_shocks(machines: list[FakeTree])
 @pytest.mark.parametrize("runs", [100, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("hosts", [3, 6])
 def test_coins_of_these_hosts(machines: list[FakeTree], hosts: int, runs: int) -> None:
-    """Without any effect, 5 % are found, though all hosts have equal shocks."""
+    """By the coins of these hosts, 5 % of equal arms are found, though all hosts have
+    equal shocks.
+    """
     rng, found = np.random.default_rng(hosts), 0
     for typed in range(runs):
         effects = hosts_of(rng, machines[:hosts], 0.0, typed)
@@ -130,7 +133,9 @@ def test_coins_of_these_hosts(machines: list[FakeTree], hosts: int, runs: int) -
 
 
 def test_the_noise_of_few_pairs_is_that_of_all_hosts() -> None:
-    """Unless hosts differ by more than chance; then each keeps about its own."""
+    """The noise of a host with few pairs is that of all hosts, unless hosts differ by more than
+    chance; then each keeps about its own.
+    """
     rng = np.random.default_rng(34)
     alike = variances_of([HostEffect(str(n), rng.normal(0, NOISE, 12)) for n in range(40)])
     assert np.std(np.log(alike)) < 0.2  # 0.43 without pooling
@@ -141,7 +146,9 @@ def test_the_noise_of_few_pairs_is_that_of_all_hosts() -> None:
 
 
 def test_the_variance_between_hosts() -> None:
-    """Paule and Mandel: with it, the sum of weighted squares has its expected value."""
+    """With the variance between hosts of Paule and Mandel, the sum of weighted squares has its
+    expected value.
+    """
     effects, variances = np.array([0.1, 0.2, -0.3, 0.0]), np.array([0.01, 0.02, 0.005, 0.01])
     tau2 = tau_squared(effects, variances)
     weights = 1 / (variances + tau2)
@@ -157,7 +164,7 @@ def test_the_variance_between_hosts() -> None:
 
 
 def test_hosts_on_which_nothing_differs() -> None:
-    """A metric that is constant in all blocks, such as locked memory."""
+    """Hosts on which a metric is constant in all blocks, such as locked memory, give a result."""
     found = pooled([HostEffect(str(number), np.zeros(6)) for number in range(3)])
     assert (found.mean, found.p, found.p_here) == (0, 1, 1)
     gain = pooled([HostEffect(str(number), np.full(6, -0.1)) for number in range(3)])
@@ -176,7 +183,7 @@ def lines_of(number: int, effect: float = -0.04) -> Lines:
 
 @pytest.mark.parametrize("hosts", [40, pytest.param(1000, marks=FULL)])
 def test_a_fleet_takes_little_memory(hosts: int) -> None:
-    """10,000 hosts would take a tenth of a gigabyte."""
+    """Pooling a fleet takes little memory: 10,000 hosts would take a tenth of a gigabyte."""
     held: list[int] = []
 
     def recordings() -> Iterator[tuple[str, Recording]]:
@@ -229,7 +236,7 @@ def test_a_gain_on_all_hosts(pool: Any) -> None:
 
 
 def test_hosts_that_do_not_agree(pool: Any) -> None:
-    """All of them clear, and in both directions: no prediction for the next one."""
+    """If all hosts are clear, but in both directions, there is no prediction for the next host."""
     result = pool([-0.2, 0.2, -0.2, 0.15])
     assert (result.code, "verdict: inconclusive" in result.out) == (7, True)
     assert pool([0.1, 0.12, 0.09, 0.11]).code == 8
@@ -258,7 +265,9 @@ def test_files_that_cannot_be_pooled(pool: Any, header: dict[str, Any], text: st
 
 
 def test_the_place_in_the_pair_is_taken_out() -> None:
-    """The second block of each pair has half as many faults more, on each host."""
+    """The place in the pair is taken out: on each host, the second block of each pair has half as
+    many faults more.
+    """
     lines = Lines(version=2, digest="d", experiment="e", started="", roles={}, pairs=12)
     for pair in range(12):
         arms = ["control", "treatment"]
@@ -279,7 +288,9 @@ def test_the_place_in_the_pair_is_taken_out() -> None:
     ],
 )  # fmt: skip
 def test_coins_that_are_tossed_twice(seed: int, span: str, refused: bool) -> None:
-    """Other runs with this seed took from 2 to 4, and from 7 to 9; other seeds do not matter."""
+    """Coins that were tossed twice are refused: other runs with this seed took from 2 to 4, and
+    from 7 to 9.
+    """
     files = {"b": (1, "24"), "c": (1, "79"), "a": (seed, span), "d": (0, "19"), "e": (3, "19")}
     runs = [HostRun(path, "d", number, (times[0], times[1]), path, {}, [], False)
             for path, (number, times) in files.items()]  # fmt: skip
@@ -371,7 +382,9 @@ GAIN, OPEN, BAD = Exit.DONE, Exit.INCONCLUSIVE, Exit.WORSE
 def test_the_exit_of_a_pool(
     texts: list[str], results: list[Pooled | None], margin: float, code: Exit
 ) -> None:
-    """5 % of 0.95 times is -0.0513, of 1.05 times 0.0488; two metrics are tested at 2.5 % each."""
+    """The exit code of a pool follows the margins: 5 % of 0.95 times is -0.0513, of 1.05 times
+    0.0488; two metrics are tested at 2.5 % each.
+    """
     found = pool_of(texts, results, margin)
     assert found.exit == code
     said = {GAIN: "the treatment is better on these hosts, and on hosts like these",
@@ -475,7 +488,9 @@ def test_hosts_with_enough_pairs(pairs: int, firsts: int, design: str, known_hos
 
 
 def test_an_interval_is_never_narrower_than_that_of_the_coins() -> None:
-    """Three hosts whose coins agree about a jump; only the coins show that it may be one."""
+    """An interval is never narrower than that of the coins: if the coins of three hosts agree about
+    a jump, only they show that it may be one.
+    """
     rng, jump = np.random.default_rng(4), np.zeros(12)
     jump[6] = log(2)
     hosts = [HostEffect(str(n), rng.normal(0, 0.04, 12) + jump) for n in range(3)]
@@ -495,7 +510,9 @@ def test_the_coins_of_few_pairs_can_be_counted() -> None:
 
 
 def test_lost_pairs_count_against_what_hosts_show() -> None:
-    """On these hosts as in a report, on hosts like these by as much as they may move the mean."""
+    """Lost pairs count against the result: on these hosts as in a report, on hosts like these by as
+    much as they may move the mean.
+    """
     rng = np.random.default_rng(5)
     hosts = [HostEffect(str(n), rng.normal(-0.05, 0.03, 12)) for n in range(4)]
     plain = pooled(hosts)
@@ -527,7 +544,9 @@ def lost_doubt(rng: Rng, number: int) -> list[str]:
 
 
 def test_a_pool_judges_lost_pairs_of_a_host_by_all_hosts() -> None:
-    """Two of 12, by chance in either arm: the report of that host has no doubt, the pool may."""
+    """If a host has lost two of 12 pairs by chance in either arm, its report has no doubt, but the
+    pool may.
+    """
     rng, usual = np.random.default_rng(3), plain(normal(0.01), -10)
 
     def lossy(rng: Rng, treated: Vector) -> dict[str, Vector]:
@@ -611,7 +630,9 @@ def test_a_host_that_is_left_out_is_named() -> None:
 
 
 def test_means_have_to_bear_it_out() -> None:
-    """The arm that varies more has lower logarithms, in which a few large blocks hardly count."""
+    """Means must confirm the result: the arm that varies more has lower logarithms, in which a few
+    large blocks hardly count.
+    """
     calm = Means(0.5, 0.5, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
     assert calm.bear(True, 0.0, -0.1, -0.05) and calm.bear(False, -0.2, -0.1, -0.15)
     more = Means(0.19, 0.81, 0.06, 0.01, 0.01, pairs=(-0.2, 0.0), total=-0.1, totals=(-0.2, 0.1))
@@ -626,7 +647,9 @@ def test_means_have_to_bear_it_out() -> None:
 
 
 def test_the_means_of_hosts() -> None:
-    """The treatment varies fivefold; the totals of each host have equal weight."""
+    """In the means of hosts, the totals of each host have equal weight, even if the treatment
+    varies fivefold.
+    """
     rng = np.random.default_rng(7)
     hosts = []
     for number in range(4):
@@ -657,7 +680,7 @@ def test_one_file_is_no_pool(pool: Any) -> None:
 @pytest.mark.parametrize("runs", [100, pytest.param(2000, marks=FULL)])
 @pytest.mark.parametrize(("hosts", "tau"), [(4, 0.0), (6, 0.025), (20, 0.05)])
 def test_the_planned_size_finds_it(hosts: int, tau: float, runs: int) -> None:
-    """5 % in 80 % of fleets, with the planned pairs."""
+    """The planned size of a fleet finds 5 % in 80 % of fleets."""
     pairs, _ = _size(hosts, NOISE, log1p(0.05), tau, 1)
     assert pairs
     rng, found = np.random.default_rng(hosts), 0
@@ -733,7 +756,9 @@ class Noisy:
 def test_the_noise_of_equal_arms(
     aa: list[float], ab: list[float], same: bool, noise: list[float]
 ) -> None:
-    """Of 3 pairs or more, all above 0; A/B counts if both arms are equal."""
+    """The noise of equal arms is taken from 3 pairs or more, all above 0; A/B pairs count if both
+    arms are equal.
+    """
     file: Any = Noisy(aa, ab, same)
     assert fleet.noise_of({"x": file}, file.metrics()[0]) == pytest.approx(noise)
 
@@ -744,7 +769,9 @@ def test_the_noise_of_equal_arms(
 def test_what_a_plan_asks_for(
     monkeypatch: pytest.MonkeyPatch, texts: list[str], metrics: int
 ) -> None:
-    """The mean noise of all files, the change and the differences between hosts, as logarithms."""
+    """A plan uses the mean noise of all files, the change and the differences between hosts, as
+    logarithms.
+    """
     asked: list[tuple[Any, ...]] = []
 
     def size(*of: Any) -> tuple[int, None]:

@@ -43,7 +43,9 @@ def clock(tree: FakeTree) -> World:
 
 @pytest.mark.parametrize("name", names())
 def test_each_preset_is_a_run(ab: Run, tree: FakeTree, clock: World, name: str, out: Path) -> None:
-    """It starts, agrees with its file, for that service, and restores the state."""
+    """Each preset is a run: it starts for that service, agrees with its file, and restores the
+    state.
+    """
     before = read_named(tree)
     result = ab("--preset", name, "--unit", "redis", "--yes", *SHORT)
     assert result.code == 0, result.err
@@ -70,7 +72,7 @@ def test_a_preset_of_knobs_for_a_cgroup(ab: Run, tree: FakeTree, clock: World, o
 
 
 def test_the_plan_is_shown_and_nobody_is_asked_twice(ab: Run, tree: FakeTree, clock: World) -> None:
-    """Without a terminal, only --yes starts it."""
+    """Without a terminal, only --yes starts a preset, after the plan is shown."""
     writes = list(tree.writes)
     words = ["--preset", "adaptive", "--unit", "redis.service"]
     result = ab(*words)

@@ -51,7 +51,8 @@ COUNTS: dict[str, Noise] = {  # the values themselves, some of which are 0
 @pytest.mark.parametrize("pairs", LENGTHS)
 @pytest.mark.parametrize("noise", BLOCKS)
 def test_the_level(noise: str, pairs: int, runs: int) -> None:
-    """Equal arms are found in 5 %, and a treatment worse by just a margin passes in 5 %.
+    """Tests hold their level: equal arms are found in 5 %, and a treatment worse by just a margin
+    passes in 5 %.
 
     The interval holds an effect in 93 to 97 %.
     """
@@ -89,7 +90,7 @@ def explained(hits: int, runs: int, rate: float, side: str = "less") -> bool:
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("pairs", LENGTHS)
 def test_the_interval_of_totals(pairs: int, runs: int) -> None:
-    """It holds the ratio of the totals of both arms in 93 to 97 %."""
+    """The interval of totals holds the ratio of the totals of both arms in 93 to 97 %."""
     held = 0
     for seed in range(runs):
         rng = np.random.default_rng([21, seed])
@@ -103,7 +104,9 @@ def test_the_interval_of_totals(pairs: int, runs: int) -> None:
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("pairs", LENGTHS)
 def test_effects_that_differ_between_pairs(pairs: int, runs: int) -> None:
-    """Whether they are normal or have a long tail, their mean is held in 93 to 97 %."""
+    """If effects differ between pairs, normally or with a long tail, the interval holds their mean
+    in 93 to 97 %.
+    """
     held = dict.fromkeys(("normal", "most have little", "most have much"), 0)
     for seed in range(runs):
         rng = np.random.default_rng([22, seed])
@@ -119,7 +122,7 @@ def test_effects_that_differ_between_pairs(pairs: int, runs: int) -> None:
 
 
 def test_the_p_of_scipy() -> None:
-    """Its permutation test of paired samples gives an equal p."""
+    """The permutation test of scipy for paired samples gives an equal p."""
     rng = np.random.default_rng(23)
     for pairs in (6, 9, 12):
         d = rng.normal(0.5, 1, pairs)

@@ -232,7 +232,9 @@ def test_a_treatment_that_is_worse(report: Run) -> None:
 def test_a_guard_that_broke_at_once_in_the_treatment_stopped_it_for_harm(
     report: Run, arm: str, pairs: int, code: int, said: str
 ) -> None:
-    """After 16 blocks without it; later, it may have been by chance."""
+    """A guard that broke at once in the treatment, after 16 blocks without it, is harm; later, it
+    may have been by chance.
+    """
     lines = Lines().pairs("aa", 8).pairs("ab", pairs, -0.5)
     lines.end("guard", "guard 'x < 5' is violated: the value is 7", arm=arm, block=30, after_s=1.5)
     result = report(lines)
@@ -241,7 +243,7 @@ def test_a_guard_that_broke_at_once_in_the_treatment_stopped_it_for_harm(
 
 
 def test_margin(report: Run) -> None:
-    """No worse than 5 %: shown for equal arms, also for slightly worse ones; else not."""
+    """A margin of 5 % is shown for equal arms, also for slightly worse ones; not for others."""
     for effect, words, code in [
         (0.0, ["--margin", "5"], 0),
         (0.02, ["--margin", "5"], 0),
@@ -272,7 +274,7 @@ def test_margin(report: Run) -> None:
 
 
 def test_margin_where_nothing_is(report: Run) -> None:
-    """There are no percents of zero."""
+    """A margin has no meaning where the control is 0, as there are no percents of zero."""
     lines = usual(0.0, metrics=["vmstat.nr_mapped lower", "vmstat.pgfault/s lower"])
     result = report(lines, "--margin", "5")
     assert result.code == 7
@@ -437,7 +439,7 @@ def test_a_damaged_line(report: Run, run: Run, tmp_path: Path) -> None:
 
 
 def test_a_damaged_header(report: Run) -> None:
-    """Any missing or wrong entry gives one clear error."""
+    """A damaged header, with any missing or wrong entry, gives one clear error."""
     header, *rest = usual(-0.1)
     good = json.loads(header)
     optional = 0
@@ -453,7 +455,7 @@ def test_a_damaged_header(report: Run) -> None:
 
 
 def test_any_damage_is_one_clear_error(report: Run) -> None:
-    """A few bytes or words changed at random: an error, or a report."""
+    """A few bytes or words changed at random give one clear error, or a report."""
     rng = random.Random(8)
     text = "".join(Lines().pairs("aa", 2).pairs("ab", 6, -0.1).end())
     words = ["null", "-1", "1e400", "[]", "{}", '"x"', "true", "NaN", "", '"ab"', '"treatment"']

@@ -78,7 +78,9 @@ def test_roles_are_written_down(ab: Run, run: Run, clock: World, tree: FakeTree)
 def test_without_a_margin_exit_0_hides_no_second_metric(
     pairs: int, worse: float, runs: int
 ) -> None:  # fmt: skip
-    """A clear gain, and a second metric that is slightly worse: the sentence names it."""
+    """Without a margin, exit code 0 hides no second metric: with a clear gain and a second metric
+    slightly worse, the sentence names it.
+    """
     exits = []
     for seed in range(runs):
         report = two(np.random.default_rng(seed), pairs, worse, "lower")
@@ -90,7 +92,9 @@ def test_without_a_margin_exit_0_hides_no_second_metric(
 
 @pytest.mark.parametrize("runs", [200, pytest.param(4000, marks=FULL)])
 def test_a_guard_at_its_margin_passes_in_5_percent(runs: int) -> None:
-    """A guard with equal arms passes in nearly all runs, so that a gain is found."""
+    """A guard at its margin passes in 5 %; with equal arms in nearly all runs, so that a gain is
+    found.
+    """
     passed = 0
     for seed in range(runs):
         rng = np.random.default_rng(seed)
@@ -102,7 +106,9 @@ def test_a_guard_at_its_margin_passes_in_5_percent(runs: int) -> None:
 
 
 def test_a_guard_alone_is_no_success() -> None:
-    """Without an improvement: exit code 7, even if no metric is worse."""
+    """A guard alone is no success: without an improvement, the exit code is 7, even if no metric is
+    worse.
+    """
     report = two(np.random.default_rng(1), 30, 0.0, "lower guard 10%", gain=1.0)
     assert report.exit == Exit.INCONCLUSIVE
     assert "not shown to be no worse (no margin was given): first" in report.verdict()

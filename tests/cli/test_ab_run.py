@@ -64,7 +64,9 @@ def test_order_is_random_but_repeats_with_the_seed(ab: Run, out: Path) -> None:
 def test_the_same_seed_on_another_machine_tosses_other_coins(
     ab: Run, out: Path, tree: FakeTree
 ) -> None:
-    """Runs of several hosts can be pooled only if each has coins of its own."""
+    """The same seed on another machine tosses other coins, as runs can be pooled only if each host
+    has its own.
+    """
     found = []
     for machine in ("a1", "b2", "a1"):
         tree.put("/etc/machine-id", machine)
@@ -210,7 +212,9 @@ def test_lease_that_ran_out(ab: Run, out: Path, tree: FakeTree, clock: World) ->
 def test_a_lease_that_runs_out_on_the_way_back(
     ab: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a host too busy to read the state in time; settings of the run are gone."""
+    """If the lease expires during the rollback, on a host too busy to read the state in time,
+    settings of the run are gone.
+    """
     halt = PolicyArms.halt
 
     def slowly(arms: PolicyArms) -> None:
@@ -316,7 +320,9 @@ def test_margin_is_written_down_before_the_run(ab: Run, out: Path, run: Run) -> 
 def test_a_command_that_prints_no_number_for_once(
     ab: Run, run: Run, out: Path, tmp_path: Path, word: str
 ) -> None:
-    """The block is missing, the file is JSON, and the report says so."""
+    """If a command once prints no number, that block has no value, the file is JSON, and the report
+    says so.
+    """
     count = tmp_path / "count"
     command = f"n=$(cat {count} 2>/dev/null); echo $((n + 1)) >{count}; "
     command += f"[ $n = 40 ] && echo {word} || echo $((100 + n % 3))"
@@ -360,7 +366,9 @@ def test_dry_run(run: Run, tree: FakeTree, tmp_path: Path) -> None:
 def test_the_file_is_named_by_a_time_that_comes_once(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In local time, an hour of autumn occurs twice."""
+    """The file is named by a time that occurs once: in local time, an hour of autumn
+    occurs twice.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TZ", "LMT-14")
     time.tzset()

@@ -171,7 +171,7 @@ def test_a_run_moment_by_moment(trace: Trace) -> None:
 
 
 def test_an_arm_that_does_nothing_is_told_once(trace: Trace) -> None:
-    """After 3 pairs, before the next."""
+    """An arm that does nothing is reported once, after 3 pairs and before the next."""
     runner = trace.runner(Length(0, 5))
     runner.recording.idle = lambda: ["control", "treatment"]  # type: ignore[method-assign]
     runner.run()
@@ -317,7 +317,9 @@ def test_the_cgroup_may_go_at_a_switch_alone(trace: Trace) -> None:
 def test_when_the_last_pair_is_done(
     trace: Trace, length: Length, values: list[float], pairs: int, said: str
 ) -> None:
-    """By sizes, at any look, or as planned; decisions on the way are recorded."""
+    """The last pair is decided by sizes, at any look, or as planned; decisions on the way are
+    recorded.
+    """
     design = Design("switchback", 4, 1, 3, 3)
     runner = trace.runner(length, design)
     arms = [block.arm for block in design.blocks("ab", 99)]

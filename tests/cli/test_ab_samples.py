@@ -204,7 +204,10 @@ def test_values_of_pairs() -> None:
     ],
 )
 def test_what_one_arm_loses_more(missing: str, pairs: int, lost: tuple[int, int]) -> None:
-    """c, t: the block of the control, or treatment, of this pair has no value."""
+    """Blocks that one arm loses more count against it.
+
+    c, t: the block of the control, or treatment, of this pair has no value.
+    """
     found = run_of(*(block(2 * pair + turn, "ab", pair, arm) for pair in range(3)
                      for turn, arm in enumerate(("control", "treatment"))))  # fmt: skip
     for each in missing.split():
@@ -236,7 +239,9 @@ def test_what_is_too_large_is_no_value(value: float, kept: bool) -> None:
      (30, 3.1, False), (30, -3.1, False)],
 )  # fmt: skip
 def test_a_clock_that_jumped(length: float, off: float, kept: bool) -> None:
-    """A tenth of a block or a second is no jump; a level does not depend on the time."""
+    """A clock that jumped by less than a tenth of a block or a second does no harm; a level does
+    not depend on the time.
+    """
     found = Recording({**Lines().records[0], "block_s": length})
     for number in range(5):
         span = length - 1 + (off if number == 2 else 0)
@@ -269,7 +274,9 @@ def test_a_slow_host_is_usual_and_a_clock_never_goes_back() -> None:
 
 
 def test_seconds_of_each_arm() -> None:
-    """A/A is all control, split and saturation are both, and an unfinished block counts, too."""
+    """The seconds of each arm: A/A is all control, split and saturation are both, and an unfinished
+    block counts, too.
+    """
     pair = [block(2, "ab", 0, "treatment"), block(3, "ab", 0, "control")]
     found = run_of(block(0, "aa", 0, "control"), block(1, "aa", 0, "treatment"), *pair)
     assert found.exposure() == (12, 4)
@@ -367,7 +374,9 @@ LEVELS = np.random.default_rng(3).normal(0, 0.1, (9, 2, 3))
     ],
 )  # fmt: skip
 def test_both_signs_of_carry_over(scale: str, shift: float, of: Any) -> None:
-    """By the values of all blocks in turn, and by those of their halves."""
+    """Both signs of carry-over are tested, by the values of all blocks in turn and by those of
+    their halves.
+    """
     levels = of(LEVELS + np.array([0.0, -0.3])[None, :, None] * np.array([0.5, 1, 1.5])) + shift
     found = turns(9, lambda pair, arm, second: float(levels[pair, ARMS.index(arm), second]),
                   "vmstat.nr_mapped")  # fmt: skip
@@ -398,7 +407,9 @@ def test_blocks_without_a_logarithm_are_left_out_of_carry_over() -> None:
 
 
 def test_carry_over_of_units() -> None:
-    """For units present in each block, if there are two, by the arms that they had."""
+    """Carry-over of units is tested by two or more units present in each block, and the arms that
+    they had.
+    """
     metric, rng = Metric.parse("unit:memory.current"), np.random.default_rng(6)
     arms = [rng.permuted([0, 1, 1]).tolist() for _ in range(7)]
     levels = np.exp(rng.normal(0, 0.1, (7, 3)) - 0.3 * np.array(arms))
@@ -429,7 +440,9 @@ def test_carry_over_of_units() -> None:
 
 
 def test_units_of_arms() -> None:
-    """Units drawn in each block, except with saturation; or the kernel's count for each arm."""
+    """Units of arms are those drawn in each block, except with saturation; or the kernel's count
+    for each arm.
+    """
     drawn = {"/a": "control", "/b": "treatment", "/c": "treatment"}
     found = run_of(block(0, "aa", 0, "", units=drawn), block(1, "ab", 0, "", units=drawn),
                    block(2, "saturation", 0, "control", units=drawn))  # fmt: skip
@@ -447,7 +460,9 @@ def test_units_of_arms() -> None:
 
 
 def test_the_balance_of_time() -> None:
-    """The mean time of complete pairs, its p by their signs, and the delay of samples."""
+    """The balance of time is the mean time of complete pairs, with its p by their signs, and the
+    delay of samples.
+    """
     arms = ["control", "treatment"]
     found = run_of(*(block(2 * pair + at, "ab", pair, arms[at]) for pair in range(5)
                      for at in range(2)), block(10, "ab", 5, "control"),
@@ -485,7 +500,9 @@ def test_what_is_usual_before_each_block() -> None:
 
 
 def test_pairs_of_units_have_the_whole_effect() -> None:
-    """Units differ by a hundredfold, and the treatment doubles each of them."""
+    """Pairs of units show the whole effect: units differ by a hundredfold, and the treatment
+    doubles each of them.
+    """
     sizes = {"a": 1.0, "b": 100.0}
     blocks = [cells(**{unit: (arm, size * (2 if arm == TREATMENT else 1))
                        for (unit, size), arm in zip(sizes.items(), arms, strict=True)})
@@ -522,7 +539,9 @@ def test_what_is_said_of_neighbours(scale: str, size: str) -> None:
 
 
 def test_pairs_of_units_by_phase() -> None:
-    """At any look, usual values come from the blocks before, including the A/A phase."""
+    """For a result valid at any look, usual values of units come from the blocks before, including
+    the A/A phase.
+    """
     metric, rng = Metric.parse("unit:memory.current"), np.random.default_rng(8)
     phases = ["aa"] * 3 + ["ab"] * 4 + ["saturation"] * 4
     arms = [[CONTROL, TREATMENT, CONTROL][n % 2 :][:2] for n in range(11)]
@@ -643,7 +662,7 @@ def test_found_after_correction(p: float, corrected: float, found: bool) -> None
 def test_pairs_that_are_lost(
     planned: int, complete_pairs: int, lost: dict[str, int], uneven: bool, too_many: bool
 ) -> None:
-    """One in twenty blocks may be lost, if chance explains the arms of lost blocks."""
+    """Of twenty blocks one may be lost, if chance explains the arms of lost blocks."""
     found = result(-0.1, -0.2, 0, 0.01, planned=planned, lost=lost,
                    pairs=[(1.0, 0.9)] * complete_pairs)  # fmt: skip
     assert (found.uneven_lost, found.too_many_lost) == (uneven, too_many)
@@ -655,7 +674,9 @@ def test_pairs_that_are_lost(
      (1.04, 4, "size", False)],
 )  # fmt: skip
 def test_no_worse_than_a_margin(factor: float, pairs: int, length: str, shown: bool) -> None:
-    """5 pairs that all agree have a p of 1 in 32, which is below 3.5 % as well."""
+    """5 pairs that all agree show that the treatment is no worse: p is 1 in 32, which is below 3.5
+    % as well.
+    """
     found = result(log(factor), -1, 1, 0.5, pairs=[(1.0, factor)] * pairs, margin=5.0,
                    length=length, planned=pairs)  # fmt: skip
     assert found.no_worse == shown
@@ -676,7 +697,9 @@ def test_which_way_is_worse(better: str, factor: float, shown: bool) -> None:
 
 @pytest.mark.parametrize(("against", "shown"), [(0, True), (1, False)])
 def test_lost_pairs_are_against_a_margin(against: int, shown: bool) -> None:
-    """One lost pair as clear as the others makes 2 of 64 of 1 of 32, one of 6 the other way 7."""
+    """Lost pairs count against a margin: one as clear as the others makes 2 of 64 of 1 of 32, one
+    of 6 the other way 7.
+    """
     found = result(0.0, -1, 1, 1.0, pairs=[(1.0, 1.0)] * 5, margin=5.0, against=against)
     assert found.no_worse == shown
     assert found.margin_p == pytest.approx(7 / 64 if against else 1 / 32)
@@ -784,7 +807,7 @@ def test_answers(rows: list[MetricResult], code: int, said: str) -> None:
 
 
 def test_a_margin_for_all() -> None:
-    """It needs no finding only if there is no other question."""
+    """If the margin is the only question, the run needs no finding."""
     shown = replace(SHOWN, metric=FAULTS)
     for rows, margin, only in (
         ([SHOWN], 0.0, True), ([shown], 5.0, True), ([shown], 0.0, False),
@@ -882,7 +905,9 @@ def test_how_a_run_ended(
 
 @pytest.mark.parametrize(("aa", "harmed"), [(9, False), (10, True)])
 def test_harm_is_what_chance_does_not_do(aa: int, harmed: bool) -> None:
-    """80 s without the treatment and 4 s with it: a random breach falls into those in 5 %."""
+    """A guard that breaks in the treatment is harm if chance does it in 5 % at most: here 80 s
+    without the treatment and 4 s with it.
+    """
     lines = Lines().pairs("aa", aa)
     lines.end("guard", "a guard", arm="treatment", after_s=4.0)
     found = Report(recorded(lines))

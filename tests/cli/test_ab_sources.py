@@ -154,7 +154,9 @@ def test_what_only_rises(file: str, key: str, rises: bool) -> None:
 
 
 def test_cpu_time_of_the_host(tree: FakeTree) -> None:
-    """Seconds; time in which CPUs wait, or in which another guest has them, is not included."""
+    """CPU time of the host is in seconds; time in which CPUs wait, or in which another guest has
+    them, is not included.
+    """
     tree.put("/proc/stat", "cpu  100 200 300 9000 50 1 2 70 40 30\ncpu0 1 1 1 1 1 1 1 1 1 1")
     hertz = os.sysconf("SC_CLK_TCK")
     metric = Metric.parse("cpu.busy/s / cpu.steal/s")
@@ -382,7 +384,9 @@ def test_decisions_are_what_is_not_left_to_the_kernel() -> None:
 
 
 def test_what_the_policies_of_each_arm_decided(tree: FakeTree) -> None:
-    """For the points that an arm sets: in its profile, or in default for those of the host."""
+    """Decisions of each arm are counted for the points that it sets: in its profile, or in default
+    for points of the host.
+    """
     order, bulk = choice("default", "anon_order"), choice("default", "bulk")
     settings = {
         "control": {order: "stock", bulk: "stock"},
@@ -408,7 +412,9 @@ def test_what_the_policies_of_each_arm_decided(tree: FakeTree) -> None:
 
 
 def test_an_answer_by_margins_alone() -> None:
-    """Each metric must be shown; one without a direction cannot be."""
+    """A run that has margins alone is answered if each metric is shown; one without a direction
+    cannot be.
+    """
     pairs = [(100.0, 100.0 + (-1) ** n) for n in range(60)]
     lower, plain = Metric.parse("a=vmstat.nr_a lower"), Metric.parse("b=vmstat.nr_b")
     both = {"a": pairs, "b": pairs}
@@ -427,7 +433,7 @@ def test_an_answer_by_margins_alone() -> None:
 
 
 def test_the_hash_of_units() -> None:
-    """As siphash_2u64() computes it: the reference vector of 16 bytes, 0 to 15."""
+    """The hash of units is siphash_2u64(): the reference vector of 16 bytes, 0 to 15."""
     key = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
     assert siphash(0x0706050403020100, 0x0F0E0D0C0B0A0908, key) == 0x3F2ACC7F57C29BDB
 
@@ -454,7 +460,9 @@ def test_seeds_that_balance(number: int, percent: int) -> None:
 
 
 def test_arms_are_those_of_the_kernel() -> None:
-    """A keyed hash of a cgroup's id, modulo 10,000, below the percentage times 100."""
+    """Arms are those of the kernel: a keyed hash of a cgroup's id, modulo 10,000, below the
+    percentage times 100.
+    """
     units = {str(n): n for n in (*range(1, 600), 12962, 10617)}  # at 10 and 50 %, the last two
     for percent in (10, 50):
         expected = {
@@ -472,7 +480,7 @@ def test_arms_are_those_of_the_kernel() -> None:
     ("number", "percent"), [(2, 50), (7, 50), (10, 90), (11, 10), (300, 90), (1200, 50)]
 )
 def test_the_seed_is_the_first_good_one_of_a_random_row(number: int, percent: int) -> None:
-    """Or the best seed that 5,000 hashes find."""
+    """The seed is the first good one of a random row, or the best one that 5,000 hashes find."""
     units = {str(n): n * 7919 for n in range(number)}
 
     def off(seed: int) -> float:
@@ -599,7 +607,7 @@ def test_what_would_not_mean_what_it_seems_to(text: str, design: str, said: str)
 def test_guards_are_looked_at_before_a_run(
     tree: FakeTree, guards: list[str], looks: int, faults: int, said: str
 ) -> None:
-    """Levels once, rates for a second."""
+    """Guards are checked before a run: levels once, rates for a second."""
 
     class Timed:
         """A host whose time passes as told."""
@@ -770,7 +778,7 @@ def test_arms(tree: FakeTree) -> None:
 
 
 def test_digests() -> None:
-    """Settings that must be equal change it; properties of the host do not."""
+    """Settings that must be equal change the digest; properties of the host do not."""
     header: dict[str, Any] = dict.fromkeys(EQUAL, 1)
     header |= {arm: {"settings": {}, "given": ""} for arm in ("control", "treatment")}
     first = digest_of(header)
@@ -804,7 +812,9 @@ def test_machines(tree: FakeTree) -> None:
 
 
 def test_the_seed_and_the_name_of_a_machine(tree: FakeTree) -> None:
-    """By a keyed hash of its id, as other programs compute it."""
+    """The seed and the name of a machine are keyed hashes of its id, as other programs compute
+    them.
+    """
 
     def keyed(text: str) -> bytes:
         return hmac.digest(b"abc", b"mmpolicy ab" + text.encode(), "sha256")
@@ -971,7 +981,9 @@ def test_a_file_with_nothing_to_lose(tmp_path: Path, text: str, empty: bool) -> 
 
 
 def test_the_last_line_gets_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier lines are dropped, but for the header; a line without room is not started."""
+    """The last line gets room: earlier lines except the header are dropped; a line without room is
+    not started.
+    """
     room, write = [20], os.write
 
     def full(file: int, data: bytes) -> int:

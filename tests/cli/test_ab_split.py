@@ -41,7 +41,9 @@ def explained(hits: int, runs: int, rate: float, side: str = "two-sided") -> boo
 
 
 def test_the_hash_of_the_kernel() -> None:
-    """A vector of the reference implementation: 16 bytes from 0 on, with the key from 0 on."""
+    """The hash is that of the kernel: a vector of the reference implementation, 16 bytes from 0 on,
+    with the key from 0 on.
+    """
     low, high = (int.from_bytes(bytes(range(8 * n, 8 * n + 8)), "little") for n in (0, 1))
     assert siphash(low, high, (low, high)) == 0x3F2ACC7F57C29BDB
 
@@ -123,7 +125,9 @@ def test_equal_arms_of_few_units(noise: str, units: int, runs: int) -> None:
 @pytest.mark.parametrize("runs", [40, pytest.param(4000, marks=FULL)])
 @pytest.mark.parametrize("units", [2, 3, 4, 8])
 def test_few_units_of_which_one_has_90_percent_of_the_load(units: int, runs: int) -> None:
-    """-20 % in 30 blocks, noise of 10 %: found in 95 % or more; 93 to 97 % of intervals hold it."""
+    """If one of few units has 90 % of the load, -20 % in 30 blocks with noise of 10 % is found in
+    95 % or more; 93 to 97 % of intervals hold it.
+    """
     found = covered = 0
     for seed in range(runs):
         rng = np.random.default_rng([2, seed])
@@ -152,7 +156,9 @@ def test_values_of_0_are_shares_of_what_is_usual() -> None:
 
 
 def test_a_unit_that_comes_and_goes() -> None:
-    """It counts in its blocks; a block in which an arm has no unit is lost."""
+    """A unit that comes and goes counts in its blocks; a block in which an arm has no
+    unit is lost.
+    """
     rng = np.random.default_rng(4)
     blocks = blocks_of(rng, NOISES["independent"], effect=log(0.5))
     for number in (3, 20):
@@ -171,7 +177,7 @@ def test_a_unit_that_comes_and_goes() -> None:
     ("units", "left", "least"), [(2, 0.3, 0.8), (2, 0.6, 0.8), (50, 0.1, 0.95)]
 )
 def test_what_is_left_of_the_block_before(units: int, left: float, least: float, runs: int) -> None:
-    """Long-lived units keep some state of the other arm: it is found, and only then."""
+    """If long-lived units keep some state of the other arm, that is found, and only then."""
     seen = dict.fromkeys((0.0, left), 0)
     for share in seen:
         for seed in range(runs):
@@ -216,7 +222,9 @@ def saturated(rng: Rng, spill: float, units: int = 6, pairs: int = 20) -> Record
 
 @pytest.mark.parametrize("runs", [60, pytest.param(4000, marks=FULL)])
 def test_effects_on_neighbours_are_found(runs: int) -> None:
-    """+10 % by all others, in 95 % or more; without spill-over, in 5 %."""
+    """An effect of +10 % by all other units is found in 95 % or more; without
+    spill-over, in 5 %.
+    """
     found = dict.fromkeys((0.0, log(1.1)), 0)
     for spill in found:
         for seed in range(runs):
@@ -227,7 +235,9 @@ def test_effects_on_neighbours_are_found(runs: int) -> None:
 
 
 def test_effects_on_neighbours_are_measured() -> None:
-    """Treatment of less than 5 of 6 is reported, and the run has no conclusion."""
+    """An effect on untreated units is measured with 1 and with 5 of 6 units treated, and the run
+    has no conclusion.
+    """
     run = saturated(np.random.default_rng(7), log(1.3))
     (spilled,) = neighbours_of(run)
     assert spilled.found

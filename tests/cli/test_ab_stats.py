@@ -55,7 +55,7 @@ def test_interval_and_p_agree() -> None:
 
 @pytest.mark.parametrize("size", [6, 7, 20, 61])
 def test_interval_of_the_median_is_that_of_the_sign_test(size: int) -> None:
-    """It holds all values that the test does not reject."""
+    """The interval of the median holds all values that the sign test does not reject."""
     d = np.sort(np.random.default_rng(size).normal(1, 0.3, size))
     low, high = median_interval(d)
     for value in (d[:-1] + d[1:]) / 2:
@@ -87,7 +87,7 @@ def test_interval_of_many_is_that_of_students_t() -> None:
 
 
 def test_tosses_agree_with_all_outcomes() -> None:
-    """Beyond 16 pairs the p is that of random tosses; it is close to the exact one."""
+    """Beyond 16 pairs, the p is that of random tosses, which is close to the exact one."""
     for size in (17, 18):
         d = np.random.default_rng(size).normal(0.45, 1, size)
         signs = 2 * ((np.arange(2**size)[:, None] >> np.arange(size)) & 1) - 1
@@ -108,7 +108,7 @@ def test_totals_weigh_what_a_mean_hides() -> None:
 
 
 def test_what_is_left_over() -> None:
-    """An effect leaves none or a quarter of itself in the block after."""
+    """What is left over is none, or a quarter of the effect, in the block after."""
     rng = np.random.default_rng(1)
     first = rng.integers(0, 2, 40) == 1
     treated = np.stack([first, ~first], axis=-1).reshape(-1)
@@ -153,7 +153,9 @@ def test_imbalance() -> None:
 
 
 def test_lengths() -> None:
-    """t tests of 5 % with 80 % power, as in any table; more if the noise is poorly known."""
+    """Lengths are those of t tests of 5 % with 80 % power, as in any table; more if the noise is
+    poorly known.
+    """
     assert detectable(1.0, 34, 1) == pytest.approx(0.5, abs=0.005)
     noise = np.random.default_rng(1).normal(0, 1, 400)
     noise *= 2 * np.log(1.05) / noise.std(ddof=1)
@@ -223,7 +225,9 @@ def times_of(what: str, times: Vector, sums: bool = True) -> float:
 @pytest.mark.parametrize("place", [0.0, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("deviation", [0.01, 0.1, 0.25, 1.0])
 def test_times_are_known_to_an_eighth(deviation: float, place: float) -> None:
-    """The mean of 10 % less is 10 % less, wherever in its octave; percentiles nearly so."""
+    """Times are known to an eighth: if all are 10 % less, the mean is 10 % less, wherever in its
+    octave; percentiles nearly so.
+    """
     times = 1024 * 2**place * np.exp(np.random.default_rng(3).normal(0, deviation, 20_000))
     change = times_of("", 0.9 * times) / times_of("", times)
     assert change == pytest.approx(0.9, abs=0.001)
@@ -256,7 +260,7 @@ def test_metrics_are_parsed() -> None:
 def test_tosses_of_units_are_looked_at_together(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch size changes the speed, and no p."""
+    """Tosses of units are computed in batches, whose size changes the speed, but no p."""
     rng = np.random.default_rng(8)
     treated = np.stack([rng.permuted(np.arange(5)) < 2 for _ in range(12)])
     y = rng.normal(0, 0.1, (12, 5)) - 0.3 * treated

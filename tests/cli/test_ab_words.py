@@ -99,7 +99,9 @@ def test_neighbours_are_a_fact() -> None:
 
 @pytest.mark.parametrize("pairs", [1, 2, 4])
 def test_neighbours_by_the_pairs_of_saturation(pairs: int) -> None:
-    """Each metric that has two of them, corrected for their number."""
+    """The effect on neighbours is reported for each metric with two pairs of saturation, corrected
+    for their number.
+    """
     texts = ["vmstat.pgfault/s lower", "vmstat.nr_mapped", "lost=vmstat.nr_mapped"]
     blocks = [block(2 * n + at + 1, "saturation", n, ("control", "treatment")[at])
               for n in range(pairs) for at in range(2)]  # fmt: skip
@@ -147,7 +149,9 @@ def spread(*d: float) -> list[tuple[float, float]]:
 def test_the_length_is_by_the_noise_of_equal_arms(
     aa: list[float], pairs: list[float], of: str
 ) -> None:
-    """Of at least 3 pairs; without an A/A phase, by the pairs of the run itself."""
+    """The length follows the noise of equal arms, of at least 3 pairs; without an A/A phase, that
+    of the run's own pairs.
+    """
     row = replace(SHOWN, aa_pairs=spread(*aa), pairs=spread(*pairs), metrics=2, margin=3.0)
     found = report_of(row, NOTHING)
     found.detect = 4.0
@@ -346,7 +350,9 @@ def told(row: MetricResult, **known_already: Any) -> MetricResult:
 def test_totals_that_deny_what_was_found(
     effect: float, found: tuple[float, float, float] | None, denied: bool, how: dict[str, str]
 ) -> None:
-    """They have 0 in their interval, and lie beyond the interval of the pairs: 0.05 to 0.2."""
+    """Totals contradict a finding if they have 0 in their interval, and lie beyond the interval of
+    the pairs, 0.05 to 0.2.
+    """
     ends = sorted((effect / 2, effect * 2))
     row = result(effect, ends[0], ends[1], 0.01, metric=UNSAID, **how)
     assert told(row, totals=found, spread_p=(0.5, 0.5)).denied == denied
@@ -365,7 +371,9 @@ def test_totals_that_deny_what_was_found(
 def test_totals_that_deny_a_margin(
     better: str, found: tuple[float, float, float], denied: bool
 ) -> None:
-    """They have it in their interval, and lie beyond the interval of the pairs: -0.02 to 0.02."""
+    """Totals contradict a margin if they have it in their interval, and lie beyond the interval of
+    the pairs, -0.02 to 0.02.
+    """
     metric = Metric.parse(f"vmstat.pgfault/s {better}")
     row = result(0.0, -0.02, 0.02, 0.9, metric=metric, margin=5.0, scale="totals")
     assert row.no_worse
@@ -403,7 +411,9 @@ def test_blocks_that_vary_more_need_firmer_means(
 
 
 def test_a_margin_is_of_the_mean() -> None:
-    """The treatment's mean is 10 % higher, but its logarithms are 2 % lower, as they vary more."""
+    """A margin is about the mean: the treatment's mean is 10 % higher, but its logarithms are 2 %
+    lower, as they vary more.
+    """
     rng = np.random.default_rng(8)
     logs = rng.normal(0, 1, 40)
     treatment = np.exp(0.5 * (logs - logs.mean()) / logs.std() - 0.02)

@@ -53,20 +53,26 @@ def check(world: World, runs: int) -> None:
 
 @pytest.mark.parametrize(("title", "runs"), MENDED)
 def test_worlds_that_were_wrong(title: str, runs: int) -> None:
-    """Each failed, with as many runs, before the decision was fixed; of the orders, one did."""
+    """Worlds in which a decision was wrong are right now: each failed, with as many runs, before
+    the decision was fixed; of the orders, one did.
+    """
     check(ALL[title], runs)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("title", ALL)
 def test_all_worlds(title: str) -> None:
-    """As many runs as fit into half an hour; ./dev bench rates runs them more often."""
+    """All worlds hold, with as many runs as fit into half an hour; ./dev bench rates runs them more
+    often.
+    """
     check(ALL[title], 500)
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_what_is_worse_is_told_though_another_metric_is_in_doubt(order: str) -> None:
-    """The first has lost blocks of the treatment alone, and the second is 20 % worse."""
+    """A metric that is 20 % worse is reported although another one is in doubt, as it lost blocks
+    of the treatment alone.
+    """
     rng = np.random.default_rng(4)
     values = two(0, 20, (normal(), normal()))
 
@@ -84,7 +90,9 @@ def test_what_is_worse_is_told_though_another_metric_is_in_doubt(order: str) -> 
 
 
 def test_a_change_of_scale_is_no_second_chance() -> None:
-    """Losses of a run before the first 0 still count after the change of scale."""
+    """A change of scale is no second chance: losses of a run before the first 0 still count after
+    it.
+    """
     rng = np.random.default_rng(1)
     before = [(float(c), float(t)) for c, t in np.exp(rng.normal(0, 0.1, (40, 2)))]
     after = [(10.0, 8.0)] * 9
@@ -109,7 +117,9 @@ def test_sizes_go_on_when_the_scale_changes() -> None:
 
 
 def test_values_far_apart_have_an_interval() -> None:
-    """An effect of e^800 is not searched for; it was an error of this command."""
+    """Values far apart have an interval: an effect of e^800 is not searched for; it was an error of
+    this command.
+    """
     rng = np.random.default_rng(2)
     pairs = [(float(c), float(t)) for c, t in np.exp(rng.normal(0, 4, (60, 2)))]
     _, middle, low, high = anytime.sequence([*pairs, (0.0, 1.0), (1e9, 1.0)])
@@ -118,14 +128,18 @@ def test_values_far_apart_have_an_interval() -> None:
 
 @pytest.mark.parametrize(("p", "seen"), [(0.0205, True), (0.0215, False), (0.0245, False)])
 def test_each_sign_of_carry_over_has_less_than_half_of_the_risk(p: float, seen: bool) -> None:
-    """With half of the level for each, a drift made 6.7 % of runs without carry-over report it."""
+    """Each sign of carry-over has less than half of the risk: with half for each, a drift made 6.7
+    % of runs without carry-over report it.
+    """
     assert Carry(True, share=0.5, share_p=p).seen is seen
     assert Carry(True, first=-0.1, second=-0.3, halves_p=p).seen is seen
 
 
 @pytest.mark.parametrize("rounds", [9, 33, 100, 399])
 def test_a_length_that_its_own_width_decides_has_an_interval_to_spare(rounds: int) -> None:
-    """With a planned length it misses the truth in 2 to 4 %, which the choice makes 5 %."""
+    """If its own width decides the length, an interval has values to spare: with a planned length
+    it misses the truth in 2 to 4 %, which the choice makes 5 %.
+    """
     low, high = median_interval([float(n) for n in range(rounds)])
     assert low == rounds - 1 - high
     missed = 2 * binom.cdf(low, rounds, 0.5)

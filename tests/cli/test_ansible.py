@@ -26,7 +26,7 @@ from .fleet import NEW, Fleet
     ],
 )
 def ansible(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test runs with the Ansible of PyPI, and with that of Debian 12."""
+    """Run each test with the Ansible of PyPI, and with that of Debian 12."""
     monkeypatch.setattr(controller, "PLAYBOOK", request.param)
 
 
@@ -36,7 +36,7 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 def test_a_manifest_is_kept(tmp_path: Path) -> None:
-    """Check mode predicts the changes; the second play changes no host."""
+    """A manifest is kept: check mode predicts the changes, and the second play changes no host."""
     fleet = Fleet(tmp_path, 1)
     before = read_named(fleet.hosts["host0"])
     told = {"mmpolicy_manifests": {"host.toml": NEW}, "mmpolicy_hosts": "mmpolicy"}
@@ -69,7 +69,9 @@ def test_a_manifest_that_is_refused_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_rollout(fleet: Fleet) -> None:
-    """All hosts have it permanently; a second play sets no lease, and changes no host."""
+    """After a roll-out all hosts have the manifest permanently; a second play sets no lease, and
+    changes no host.
+    """
     code, out = fleet.rollout(rollout_gates=["true && false || true"])
     assert code == 0, out
     assert set(fleet.policies().values()) == {"fixed"} and fleet.leases() == {"0"}
@@ -79,7 +81,9 @@ def test_rollout(fleet: Fleet) -> None:
 
 
 def test_a_step_goes_back_as_a_whole(fleet: Fleet) -> None:
-    """The first step is kept; one host of the second exits with 8, so both roll back."""
+    """A step goes back as a whole: the first step is kept; one host of the second exits with 8, so
+    both its hosts roll back.
+    """
     before = read_named(fleet.hosts["host2"])
     gate = "[ {{ inventory_hostname }} != host1 ] || exit 8"
     code, out = fleet.rollout(rollout_gates=[gate])
@@ -92,7 +96,9 @@ def test_a_step_goes_back_as_a_whole(fleet: Fleet) -> None:
 
 @pytest.mark.full
 def test_a_lost_host_stops_its_step(fleet: Fleet) -> None:
-    """The others roll back at once, and the lost one by its lease, which is not renewed."""
+    """If a host is lost, the others of its step roll back at once, and the lost one by its lease,
+    which is not renewed.
+    """
     gate = "[ {{ inventory_hostname }} != host1 ] || touch " + str(fleet.folder / "host1/lost")
     code, out = fleet.rollout(rollout_gates=[gate], rollout_hold=2, rollout_period=1)
     assert code == 2, out
@@ -122,7 +128,7 @@ def test_what_somebody_has_set_is_not_lost(fleet: Fleet) -> None:
 
 @pytest.mark.full
 def test_a_reset_stops_the_step(fleet: Fleet) -> None:
-    """An administrator resets a host: the others of its step roll back."""
+    """If an administrator resets a host, the others of its step roll back."""
     brake = json.loads((fleet.folder / "hosts.json").read_text())
     command = brake["mmpolicy"]["hosts"]["host2"]["mmpolicy_command"]
     gate = f"[ {{{{ inventory_hostname }}}} != host2 ] || {' '.join(command)} reset"
@@ -133,7 +139,9 @@ def test_a_reset_stops_the_step(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("moments", [1, pytest.param(20, marks=pytest.mark.full)])
 def test_a_controller_that_dies(tmp_path: Path, moments: int) -> None:
-    """Each host has a step that passed, or its old manifest; or its lease ends it."""
+    """If the controller dies, each host has a step that passed or its old manifest; or its lease
+    ends the step.
+    """
     dice = random.Random(33)
     for number in range(moments):
         folder = tmp_path / str(number)
@@ -189,7 +197,9 @@ TELL = "grep -q '[[]always' $ROOT{} && echo $(({} + RANDOM % 3)) || echo $((100 
 
 @pytest.mark.full
 def test_an_experiment(tmp_path: Path) -> None:
-    """Hosts are drawn from each stratum, run detached, and are pooled; a regression fails."""
+    """In an experiment, hosts are drawn from each stratum, run detached, and are pooled; a
+    regression fails.
+    """
     fleet = Fleet(tmp_path, 5)
     for number in range(5):
         fleet.vary(f"host{number}", kind="large" if number < 2 else "small")

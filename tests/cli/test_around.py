@@ -46,7 +46,7 @@ def test_nothing_to_do(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_waste(run: Run, host: FakeTree) -> None:
-    """It names the service, its waste, the command, and the price."""
+    """`recommend` names the service, its waste, the command, and the price."""
     make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
     (line,) = said(run)
     assert line.startswith("/system.slice/redis.service: 240 MiB (+- ")
@@ -94,7 +94,7 @@ def busy(tree: FakeTree, clock: Clock) -> None:
 
 
 def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
-    """If the kernel's own sizes suffice, it says so, and prints the lines."""
+    """If the kernel's own sizes suffice, `recommend` says so, and prints the lines."""
     busy(host, clock)
     (line,) = said(run)
     start = (
@@ -135,7 +135,9 @@ def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) 
 
 
 def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
-    """2,000 ns each, of which 64 kB save 80 %: below 1 % of a CPU it is not worth it."""
+    """Page faults take 2,000 ns each, of which 64 kB save 80 %: below 1 % of a CPU that is not
+    worth it.
+    """
     keep(host)
     for faults, told in (31_000, False), (32_000, True):
         clock.steps = [lambda: None, partial(count, host, 11, "web", 2048, faults * 2, 200)]
@@ -149,7 +151,9 @@ def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_sizes_for_one_service_alone(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Another service would waste more with larger folios for all."""
+    """If another service would waste more with larger folios for all, sizes are given to one
+    service alone.
+    """
     host.put("/proc/meminfo", "MemTotal: 1048576 kB")
     make_sparse(host, 10, "redis", LARGE, 16, "/system.slice/redis.service")
     busy(host, clock)
@@ -200,7 +204,7 @@ def test_a_shadow(run: Run, tree: FakeTree, clock: Clock) -> None:
 
 @pytest.mark.parametrize("words", ["adaptive shadow=adaptive", "shadow=fixed"])
 def test_a_shadow_that_says_nothing_new(run: Run, tree: FakeTree, clock: Clock, words: str) -> None:
-    """It is active already, or is another policy."""
+    """If the policy of the shadow is active already, or is not `adaptive`, there is no finding."""
     make_thp(tree)
     assert run("set", "anon_order", *words.split()).code == 0
     counters = "decisions 900\nshadow_requested_order_4 800\nshadow_allocated_order_4 60"
@@ -210,7 +214,7 @@ def test_a_shadow_that_says_nothing_new(run: Run, tree: FakeTree, clock: Clock, 
 
 
 def test_little_waste(run: Run, host: FakeTree) -> None:
-    """Less than 32 MiB is not worth a line, nor is less than a twentieth."""
+    """Waste of less than 32 MiB is not worth a line, nor is less than a twentieth."""
     make_sparse(host, 10, "redis", LARGE // 8, 16, "/redis.service")
     make_sparse(host, 12, "sparse", 11264, 16, "/large.service")  # 41 MiB
     make_sparse(host, 13, "dense", 4 * LARGE, 1, "/large.service")

@@ -27,7 +27,9 @@ def slow(tree: FakeTree, clock: Clock) -> FakeTree:
 def test_it_waits_until_the_kernel_is_done(
     run: Run, slow: FakeTree, clock: Clock, state: str
 ) -> None:
-    """A short wait is silent, a longer one prints its reason."""
+    """`set` waits until the kernel has attached the hooks; a short wait is silent, a longer one
+    prints its reason.
+    """
     slow.under_way = state
     clock.steps[4] = lambda: setattr(slow, "under_way", "")
     assert run(*COMMANDS[state]).err == ""
@@ -40,8 +42,9 @@ def test_it_waits_until_the_kernel_is_done(
 
 @pytest.mark.parametrize("state", COMMANDS)
 def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state: str) -> None:
-    """The wait has a time limit, or can be left out. The setting is stored, so this is
-    no failure.
+    """`set` does not wait for ever: the wait has a time limit, or can be left out.
+
+    The setting is stored, so this is no failure.
     """
     slow.under_way = state
     note = (
@@ -56,7 +59,7 @@ def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state
 
 
 def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
-    """The kernel refuses after the write, and status says so too."""
+    """If the kernel refuses after the write, `status` says so too."""
     reason = "anon_order: somebody else has one of its functions"
     slow.put(f"{CONTROL}/point_error", reason)
     assert (
@@ -67,7 +70,9 @@ def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
 
 
 def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
-    """A few of the tasks; without root, even their existence is unknown."""
+    """`status` names a few of the tasks that delay the kernel; without root, even their existence
+    is unknown.
+    """
     slow.under_way = "detaching"
     assert run("status").out.splitlines()[0] == f"state: detaching, {BUSY}"
     slow.put(f"{CONTROL}/blockers", "\n".join(f"{n} dd" for n in range(9)))
@@ -79,7 +84,7 @@ def test_status_says_who_holds_it_up(run: Run, slow: FakeTree) -> None:
 
 
 def test_unload_while_a_task_holds_it_up(run: Run, slow: FakeTree) -> None:
-    """It does not make the kernel wait without a limit: all is stock, and the module stays."""
+    """`unload` does not wait without a limit for a task: all is stock, and the module stays."""
     run("set", "anon_order", "fixed")
     slow.under_way = "detaching"
     result = run("unload")

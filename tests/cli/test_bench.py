@@ -118,7 +118,9 @@ def test_until_medians_are_known(run: Run, eats: list[str], tmp_path: Path) -> N
 
 
 def test_numbers_of_threads(run: Run, tree: FakeTree, eats: list[str], tmp_path: Path) -> None:
-    """Each has a table of its own, in which 12 MB a thread are seen in the faults."""
+    """Each number of threads has a table of its own, in which 12 MB per thread are seen in the
+    faults.
+    """
     eats[3] = f"for i in $(seq {{threads}}); do {EATS.replace('exit', 'continue')}; y=$y$x; done"
     out = tmp_path / "out.json"
     words = ["--threads", "1,3", "--runs", "1", "--warmup", "0", "--out", str(out)]
@@ -139,7 +141,8 @@ def test_numbers_of_threads(run: Run, tree: FakeTree, eats: list[str], tmp_path:
 def test_counters_of_perf(
     run: Run, eats: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each counts the program and its children from exec() on; unavailable ones are left out.
+    """Counters of perf count the program and its children from exec() on; unavailable ones are left
+    out.
 
     So does a counter of the kernel itself, which each machine has: the page faults.
     """
@@ -237,7 +240,9 @@ def counting(file: Path, failing: int = 0) -> list[str]:
 def test_a_later_run_that_fails_loses_no_round(
     run: Run, eats: list[str], tmp_path: Path, failing: int, place: str, rounds: int
 ) -> None:
-    """Two arms: run 15 is the first of round 7, after a round to warm up and six complete ones."""
+    """If a later run fails, no round is lost: of two arms, run 15 is the first of round 7, after a
+    round to warm up and six complete ones.
+    """
     out = tmp_path / "out.json"
     words = ["--arm", "as-is", "--arm", "as-is", "--out", str(out)]
     result = run("bench", *words, *counting(tmp_path / "runs", failing))
@@ -328,7 +333,7 @@ def test_too_few_rounds_are_told_before_the_first(
 def test_what_outlives_a_run_is_told(
     run: Run, eats: list[str], command: str, names: list[str]
 ) -> None:
-    """And each run is reported once."""
+    """Processes that outlive their run are reported, once per run."""
     result = run("bench", "--runs", "2", "--json", "--", "sh", "-c", command)
     assert result.json["outlived"] == names
     said = "these processes outlived the one that started them, so their CPU time"
@@ -359,7 +364,7 @@ def test_dry_run(run: Run, tree: FakeTree, eats: list[str]) -> None:
 def test_rounds_are_told_on_a_terminal(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line; warm-up runs are round 0."""
+    """On a terminal, rounds are shown in one line; warm-up runs are round 0."""
     told: list[tuple[str, bool]] = []
     with monkeypatch.context() as patch:
         patch.setattr(verb, "progress_line", lambda *round_: told.append(round_))
@@ -380,7 +385,7 @@ def test_rounds_are_told_on_a_terminal(
 def test_either_picture_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """And a warning is not part of the results."""
+    """The picture or the page can be asked for alone; a warning is not part of the results."""
     monkeypatch.setattr("mmpolicy.bench.rounds.Length.note", lambda _length: "too few")
     files = {"--plot": tmp_path / "a.svg", "--html": tmp_path / "a.html"}
     words = ["--runs", "1", "--warmup", "0", "--json", kind, str(files[kind]), "--", "true"]
@@ -405,7 +410,7 @@ def test_a_bench_that_is_stopped(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_root(
     run: Run, tree: FakeTree, eats: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No setting of the host changes, so the lock is not taken."""
+    """Without root no setting of the host changes, so the lock is not taken."""
     monkeypatch.setattr(tree, "writable", lambda _path: False)
     status = ["--", "sh", "-c", 'grep -q "THP_enabled:.*$0" /proc/self/status', "[01]"]
     found = run("bench", "--arm", "no-thp", "--runs", "1", "--json", *status).json
@@ -457,7 +462,9 @@ def test_two_at_once(
 def test_killed_at_any_moment(
     tree: FakeTree, eats: list[str], wait_until: Callable[[Callable[[], object]], None], seed: int
 ) -> None:
-    """The watchdog restores the knobs; if it is killed too, the next command does."""
+    """If `bench` is killed at any moment, the watchdog restores the knobs; if that is killed too,
+    the next command does.
+    """
     tree.make_unloaded()
     before, rng = read_knobs(tree), random.Random(seed)
     process = begin(tree)

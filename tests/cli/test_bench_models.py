@@ -94,7 +94,9 @@ def told(bench: Bench, warmup: int = 0) -> list[tuple[int, int]]:
 
 
 def test_rounds_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warm-up rounds do not count; from the eighth on, the length is learned if there are arms."""
+    """Warm-up rounds do not count; from the eighth round on, the length is computed if there are
+    arms to compare.
+    """
     model = Model(OFF, ON)
     bench = model.bench(Length(3))
     assert told(bench, 2) == [(0, 3), (0, 3), (1, 3), (2, 3), (3, 3)]
@@ -206,7 +208,9 @@ def test_an_answer_may_take_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_is_asked_to_end_after_its_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time is that of the load, the rest includes the server; both are killed in the end."""
+    """A server is asked to end after its load: the time is that of the load, the rest includes the
+    server; both are killed in the end.
+    """
     found, told, _ = programs_of(monkeypatch, programs.Work(["load"], "serve", "", 5.0))
     begun = {"began": 1.0, "before": [0]}
     answers: Iterator[dict[str, Any]] = iter([
@@ -289,7 +293,9 @@ def test_what_a_program_took(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("no_thp", [False, True])
 def test_a_process_becomes_a_program(monkeypatch: pytest.MonkeyPatch, no_thp: bool) -> None:
-    """It is killed with its starter, in a session of its own, and only its errors are shown."""
+    """A process becomes a program: it is killed with its starter, in a session of its own, and only
+    its errors are shown.
+    """
     told, result = list[Any](), [0]
 
     def prctl(*words: int) -> int:

@@ -149,7 +149,7 @@ def test_events_are_shown_where_they_explain() -> None:
 
 
 def test_units_of_what_is_shown() -> None:
-    """From seconds, bytes and counts; several units reveal a wrong factor."""
+    """Figures are converted from seconds, bytes and counts; several units reveal a wrong factor."""
     found = Found((OFF,), rounds((1e13,), names=tuple(METRICS)), "cpu", 1)
     cells = [cell for _, rows in found.tables() for cell in rows[0][1:]]
     assert dict(zip(found.known, cells, strict=True)) == {
@@ -184,7 +184,9 @@ def test_pairs_of_rounds() -> None:
 
 
 def test_a_length_is_learned_from_the_noise() -> None:
-    """From all arms together; never fewer than were made."""
+    """The length is computed from the noise of all arms together, and is never below the rounds
+    that were made.
+    """
     rng = random.Random(3)
     noise = [(1.0, exp(rng.gauss(0, 0.02)), exp(rng.gauss(0, 0.1))) for _ in range(PILOT)]
     length = Length(PILOT, 5.0)
@@ -277,7 +279,9 @@ def test_counters_that_ran_a_part_of_the_time() -> None:
 
 
 def test_counters_have_the_numbers_of_the_kernel() -> None:
-    """As in linux/perf_event.h: a type; for a cache also which, the operation, and misses."""
+    """Counters have the numbers of linux/perf_event.h: a type; for a cache also which, the
+    operation, and misses.
+    """
     assert programs.COUNTERS == {
         "cycles": [(0, 0)], "instructions": [(0, 1)], "tlb_misses": [(3, 0x10003), (3, 0x10103)],
     }  # fmt: skip
@@ -286,7 +290,9 @@ def test_counters_have_the_numbers_of_the_kernel() -> None:
 def test_a_counter_begins_with_exec_and_is_of_the_children_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Disabled, inherited and enabled by exec(); it reports the time enabled, and running."""
+    """A counter begins with exec() and includes the children: it is disabled, inherited and enabled
+    by exec(), and reports the time enabled and running.
+    """
     asked: list[Any] = []
 
     class Libc:
@@ -308,7 +314,9 @@ def test_a_counter_begins_with_exec_and_is_of_the_children_too(
 def test_the_starter_and_the_program_end_with_who_began_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each first asks the kernel for SIGKILL when its parent dies."""
+    """The starter and the program end with their parent: each first asks the kernel for SIGKILL
+    when it dies.
+    """
     asked: list[Any] = []
     monkeypatch.setattr(starter, "LIBC", SimpleNamespace(prctl=lambda *words: asked.append(words)))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -433,7 +441,9 @@ def test_what_is_said_of_a_program_that_failed(tmp_path: Path) -> None:
 
 
 def test_the_cost_of_a_size() -> None:
-    """Each of the three times is taken by itself: a single interrupted one makes no fast piece."""
+    """Each of the three times of a piece is taken by itself: a single interrupted one makes no fast
+    piece.
+    """
     times = [100.0, 104.0, 96.0, 100.0, 108.0, 92.0, 100.0]
     pieces = [calibrate.Piece(50 + ns, 60, 10) for ns in times]
     for told in (pieces, [*pieces[:-1], pieces[-1]._replace(again=160.0)]):
@@ -446,7 +456,9 @@ def test_the_cost_of_a_size() -> None:
 def test_a_size_that_is_seldom_given_is_left_out(
     monkeypatch: pytest.MonkeyPatch, given: int, kept: bool
 ) -> None:
-    """More than half of the 72 pieces must have such folios; warm-up pieces do not count."""
+    """A size is left out unless more than half of the 72 pieces have such folios; warm-up pieces do
+    not count.
+    """
     sizes, pieces = list[int](), [0]
 
     def piece(size: int) -> tuple[calibrate.Piece, bool]:
@@ -496,7 +508,7 @@ def test_large_sizes_have_sixteen_faults(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_faults_are_counted() -> None:
-    """The first write to memory is one, and later writes are not."""
+    """The first write to memory is counted as a fault, and later writes are not."""
     area = mmap.mmap(-1, 64 * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(mmap.MADV_NOHUGEPAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))

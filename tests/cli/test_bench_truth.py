@@ -34,7 +34,7 @@ PERCENT = 3.0
 
 
 def once(run: Run, out: Path, command: list[str]) -> tuple[bool, list[float]]:
-    """Compare equal arms; return whether a difference was found, and logarithms of ratios."""
+    """Compare equal arms; return whether a difference was found, and the logarithms of ratios."""
     words = ["--arm", "as-is", "--arm", "as-is", "--runs", str(ROUNDS), "--out", str(out)]
     result = run("bench", *words, "--", *command)
     assert result.code == 0, result.err

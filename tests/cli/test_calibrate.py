@@ -61,7 +61,9 @@ def test_a_fault_is_measured_and_kept(run: Run, tree: FakeTree) -> None:
 
 
 def test_sizes_take_turns(run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is enabled for madvise, while all others are never; then all are restored."""
+    """Sizes take turns: each is enabled for madvise while all others are never; then all are
+    restored.
+    """
     before, seen = read_knobs(tree), []
     tune = tree.tune
 
@@ -107,7 +109,8 @@ def test_without_root_only_pages(run: Run, tree: FakeTree, monkeypatch: pytest.M
 def test_a_busy_host_takes_more_turns(
     monkeypatch: pytest.MonkeyPatch, slowed: int, turns: int
 ) -> None:
-    """Until half of all faults take at most 1.05 times as long as the fastest, or for ten seconds.
+    """On a busy host, calibration takes more turns, until half of all faults take at most 1.05
+    times as long as the fastest, or for ten seconds.
 
     The fastest faults count: the others were slowed down by neighbours, here two of three.
     """
@@ -124,9 +127,8 @@ def test_a_busy_host_takes_more_turns(
 
 
 def test_limits_promise_no_share_of_the_pieces() -> None:
-    """The limits concern times alone; if each is slowed by itself, fewer than half lie within.
-
-    The document had promised half.
+    """The limits of a time promise no share of the pieces: if each is slowed by itself, fewer than
+    half lie within.
     """
     rng = random.Random(1)
     pieces = [
@@ -144,7 +146,9 @@ def test_limits_promise_no_share_of_the_pieces() -> None:
 
 
 def test_all_cpus_are_used_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So the neighbours of one CPU do not decide; and afterwards all may be used as before."""
+    """All CPUs are used in turn, so the neighbours of one CPU do not decide; afterwards all may be
+    used as before.
+    """
     before, used = os.sched_getaffinity(0), list[set[int]]()
 
     def piece(_size: int) -> tuple[Piece, bool]:
@@ -174,9 +178,8 @@ def test_sizes_between_lie_on_a_line() -> None:
 
 
 def test_a_shadow_tells_of_time() -> None:
-    """160 faults in ten blocks:
-
-    ten of 6,500 ns in place of 160 of 2,000, or the costs on this host.
+    """A shadow tells the saved time: 160 faults in ten blocks are ten of 6,500 ns in place of 160
+    of 2,000, or the costs on this host.
     """
     counters = {"shadow_requested_order_4": 160, "shadow_allocated_order_4": 10}
     shadow = shadow_of(counters)
@@ -234,7 +237,9 @@ NOTHING_PAYS = host_of({1: [10_000, 10_500, 11_000, 12_000, 12_000, 13_000],
     ],
 )  # fmt: skip
 def test_which_sizes_pay_on_all_cpus(rows: list[Together], told: str) -> None:
-    """The first is a measured host of 16 CPUs; 16 kB are 2.3 times faster on one CPU."""
+    """Advice names the sizes that pay on all CPUs: on a measured host of 16 CPUs, 16 kB are 2.3
+    times faster on one CPU only.
+    """
     assert all_cpus.advice(rows) == told
 
 
@@ -279,7 +284,7 @@ class Model:
 
 @pytest.mark.parametrize(("disturbed", "quiet"), [(1.0, True), (1.09, True), (1.12, False)])
 def test_a_host_that_is_not_quiet(disturbed: float, quiet: bool) -> None:
-    """Every other turn is slower: by less than 10 % the median is kept, else no result is."""
+    """If every other turn is slower by less than 10 %, the median is kept, else no result is."""
     entered: list[int] = []
     shares: list[float] = []
     model: Any = Model(disturbed, lacks=16 * KIB)
@@ -307,7 +312,9 @@ def idle(tree: FakeTree, clock: Clock) -> FakeTree:
 def test_all_cpus_are_measured_and_kept(
     run: Run, idle: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With processes that fault; afterwards sizes are restored, and no process is left."""
+    """All CPUs are measured by processes that fault; afterwards sizes are restored, and no process
+    is left.
+    """
     monkeypatch.setattr(all_cpus, "AGREE", 1000.0)  # this machine has other work
     before = read_knobs(idle)
     keep_calibration(idle, RELEASE, COSTS)
@@ -330,7 +337,9 @@ def test_all_cpus_are_measured_and_kept(
 def test_all_cpus_is_refused(
     run: Run, idle: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No setting, result or process is made on a host with work, without memory, or unasked."""
+    """--all-cpus is refused on a host with work, without memory, or unasked: no setting, result or
+    process is made.
+    """
 
     def refused(code: int, text: str, *words: str) -> None:
         result = run("calibrate", "--all-cpus", *words)
@@ -368,7 +377,9 @@ def test_it_ends_where_tasks_wait_for_memory(
 
 
 def test_set_warns_of_a_size_that_is_slow_on_all_cpus(run: Run, tree: FakeTree) -> None:
-    """For that size alone, and only on a measured host; the size is still set."""
+    """`set` warns of a size that is slow on all CPUs, for that size alone, and only on a measured
+    host; the size is still set.
+    """
     words = ("set", "anon_order", "fixed")
     assert run(*words, "max_order=2").err == ""
     keep_calibration(tree, RELEASE, COSTS, SIXTEEN)

@@ -208,7 +208,9 @@ def test_metrics_of_an_experiment(host: FakeTree, make: Callable[[FakeTree], str
 
 
 def test_the_members_of_a_threaded_cgroup(host: FakeTree) -> None:
-    """A child has no memory, but it has threads of processes, which can be examined."""
+    """The members of a threaded cgroup can be examined: a child has no memory, but it has threads
+    of processes.
+    """
     assert threaded(host) == "/pool"
     for name in "/pool", "/pool/a", "/pool/a/b":
         assert list(cgroup_pids(host, name)) == ["10"]
@@ -255,7 +257,9 @@ def test_a_name_in_both_is_bound_in_version_2(host: FakeTree) -> None:
 def test_a_cgroup_that_goes_meanwhile(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    """It is removed between the lookups of its name and of its processes: no internal error."""
+    """If a cgroup is removed between the lookups of its name and of its processes, there is no
+    internal error.
+    """
     host.make_loaded()
     for name in "gone", "stays":
         host.put(f"/sys/fs/cgroup/{name}/cgroup.procs", "")
@@ -272,7 +276,9 @@ def test_a_cgroup_that_goes_meanwhile(
 
 
 def test_a_cgroup_that_is_made_meanwhile(run: Run, host: FakeTree, clock: Clock) -> None:
-    """A process is moved into it, as container runtimes do, and another one starts in it."""
+    """A cgroup that is made meanwhile, with a process moved into it and another started in it, is
+    in the next frame.
+    """
 
     def make_it() -> None:
         put = "/made.slice/app.service"
@@ -302,7 +308,7 @@ def test_below_a_service_of_a_user(host: FakeTree) -> None:
 
 
 def test_a_cgroup_outside_of_the_mount(host: FakeTree) -> None:
-    """As a container sees the processes of another one."""
+    """A cgroup outside of the mount is shown as a container sees the processes of another one."""
     host.put("/proc/10/cgroup", "0::/../other")
     name = Charged(host).name(10)
     assert name == "/../other"
@@ -331,7 +337,7 @@ def refuse(tree: FakeTree, monkeypatch: pytest.MonkeyPatch, path: str, number: i
 def test_one_process_that_cannot_be_looked_at(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """The others are shown, with the number left out."""
+    """If one process cannot be read, the others are shown, with the number left out."""
     for pid, name in (1, "systemd"), (20, "qemu-system-x86"):
         host.put(f"/proc/{pid}/statm", "99999 4096 0")
         host.put(f"/proc/{pid}/comm", name if file != "smaps_rollup" else "qemu")

@@ -112,7 +112,7 @@ def test_refusal_puts_earlier_writes_back(run: Run, tree: FakeTree) -> None:
 def test_a_fault_of_our_own_puts_earlier_writes_back(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as a refusal."""
+    """An error of the command itself undoes earlier writes, as a refusal does."""
     store = tree.store
 
     def breaks(path: str, value: str) -> None:

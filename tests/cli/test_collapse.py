@@ -54,7 +54,9 @@ def test_what_is_left_alone(kind: str, cause: str, pages: int) -> None:
 
 
 def test_small_pages_with_consecutive_frames() -> None:
-    """A fresh kernel hands them out so."""
+    """Small pages with consecutive frames, as a fresh kernel hands them out, are not taken for a
+    huge page.
+    """
     found = judge(block("huge", 3).tobytes(), 0, lambda frame: False, lambda frame: False)
     assert (found.cause, found.pages, found.missing) == ("", PAGES, 0)
 
@@ -98,7 +100,7 @@ def test_free_blocks_of_a_node(tree: FakeTree) -> None:
 
 
 def test_room_below_limits(tree: FakeTree) -> None:
-    """Of the cgroup and of its ancestors, in version 2 and 1."""
+    """Room is left below the limits of the cgroup and of its ancestors, in version 2 and 1."""
     make_heap(tree, ["full"], cgroup="/a.slice/db.service")
     assert limited_folders(tree, 20) == ["/sys/fs/cgroup/a.slice/db.service"]
     assert room_in(tree, "/sys/fs/cgroup/a.slice/db.service") is None
@@ -139,7 +141,9 @@ def test_what_is_full_is_collapsed(run: Run, advice: FakeAdvice, words: tuple[st
 
 
 def test_consecutive_frames_before_pagemap_scan(run: Run, tree: FakeTree) -> None:
-    """Kernels before 6.7 show in the flags of frames that such pages are small."""
+    """Before PAGEMAP_SCAN (Linux 6.7), the flags of frames show that pages with consecutive frames
+    are small.
+    """
     advice = make_collapsible(tree, ("row", "huge"))
     data = run("collapse", "--unit", "db", "--json").json
     assert (advice.calls, data["made"]) == ([address(0)], 1)
@@ -169,7 +173,9 @@ def test_full_speed_is_told_of(run: Run, advice: FakeAdvice) -> None:
 def test_fresh_memory_of_a_virtual_machine_is_told_of(
     run: Run, tree: FakeTree, advice: FakeAdvice
 ) -> None:
-    """Where the host has to find the 2 MB, a collapse took 7 ms, and 0.5 ms elsewhere."""
+    """A virtual machine is warned: where the host has to find the 2 MB, a collapse took 7 ms, and
+    0.5 ms elsewhere.
+    """
     for flags, told in (("fpu hypervisor", True), ("fpu", False)):
         tree.put("/proc/cpuinfo", f"model name : a\nflags : {flags}\n")
         result = run("collapse", "--pid", "20", "--dry-run")
@@ -224,7 +230,9 @@ def test_growth_is_bounded(run: Run, tree: FakeTree, advice: FakeAdvice) -> None
 def test_what_lacks_a_page_in_each_2_mb_is_told_of(
     run: Run, tree: FakeTree, advice: FakeAdvice
 ) -> None:
-    """As in Python's heap; not where the program forbids huge pages."""
+    """Memory that lacks a page in each 2 MB, as Python's heap, is reported; not where the program
+    forbids huge pages.
+    """
     make_heap(tree, ["hole", "hole", "full", "half"], pid=21)
     line = "--min-used 98 would collapse 4.0 MiB more, and let memory grow by 0.0 MiB"
     assert line in run("collapse", "--pid", "21", "--dry-run").out.splitlines()
@@ -243,7 +251,9 @@ def test_edges_and_small_areas(run: Run, tree: FakeTree, advice: FakeAdvice) -> 
 
 
 def test_what_the_program_forbids(run: Run, advice: FakeAdvice) -> None:
-    """By MADV_NOHUGEPAGE or prctl: the kernel refuses a range, and no other is tried."""
+    """Memory with MADV_NOHUGEPAGE or prctl is left alone: the kernel refuses a range, and no other
+    is tried.
+    """
     advice.forbidden.add(20)
     data = run("collapse", "--pid", "20", "--json").json
     assert (advice.calls, data["skipped_kib"][collapse.FORBIDDEN]) == ([], 4 * MIB)
@@ -252,7 +262,9 @@ def test_what_the_program_forbids(run: Run, advice: FakeAdvice) -> None:
 def test_budget(
     run: Run, advice: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pause after each collapse, so long that it takes the given share of the time."""
+    """After each collapse comes a pause, so long that collapses take the given share of
+    the time.
+    """
     advice.before = lambda: setattr(clock, "now", clock.now + 0.01)  # type: ignore[method-assign]
     pauses: list[float] = []
     monkeypatch.setattr(clock, "sleep", pauses.append)
@@ -276,7 +288,7 @@ def test_one_collapse_that_stops_for_too_long(run: Run, advice: FakeAdvice) -> N
 def test_it_ends_when_collapses_take_too_long(
     run: Run, tree: FakeTree, advice: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six in a row, with longer and longer pauses."""
+    """The run ends after six slow collapses in a row, with longer and longer pauses."""
     make_heap(tree, ["full"] * 12)
     took = [0.03, 0.03, 0.01, *[0.03] * 9]
     pauses: list[float] = []
@@ -327,7 +339,7 @@ def test_it_stops_before_it_makes_others_pay(
 
 
 def test_free_blocks_are_counted_down(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """Also between two checks of the host."""
+    """Free blocks are counted down, also between two checks of the host."""
     make_heap(tree, ["full"] * 8)
     free_blocks(tree, 54)
     assert run("collapse", "--pid", "20", "--cpu", "100").code == 1
@@ -335,7 +347,9 @@ def test_free_blocks_are_counted_down(run: Run, tree: FakeTree, advice: FakeAdvi
 
 
 def test_what_the_kernel_refuses(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """Pinned memory is tried once more at the end; a success may have had no effect."""
+    """Memory that the kernel refuses, such as pinned memory, is tried once more at the end; a
+    success may have had no effect.
+    """
     make_heap(tree, ["full"] * 5)
     advice.refusals = {address(0): EAGAIN, address(1): EAGAIN, address(2): EINVAL}
     advice.brief = {address(0)}
@@ -370,7 +384,9 @@ def grouped(tree: FakeTree, advice: FakeAdvice, clock: Clock) -> FakeAdvice:
 
 
 def test_some_of_a_group_fail(run: Run, grouped: FakeAdvice) -> None:
-    """One call takes the group; a call for each that was not made tells why."""
+    """If some of a group fail, one call takes the group, and a call for each that was not made
+    tells why.
+    """
     grouped.refusals = {address(2): EAGAIN, address(4): EINVAL}
     data = run("collapse", "--pid", "20", "--cpu", "100", "--json").json
     group, rest = [*range(1, 9), 2, 4], [*range(9, 12), 2]
@@ -391,7 +407,7 @@ def test_a_group_ends_where_the_kernel_would_reclaim(run: Run, grouped: FakeAdvi
 def test_the_program_gets_its_turn_after_each_group(
     run: Run, grouped: FakeAdvice, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command leaves the CPU, which a sleep of 0 does not on Linux 7.3."""
+    """After each group, the command leaves the CPU, which a sleep of 0 does not on Linux 7.3."""
     pauses: list[float] = []
     monkeypatch.setattr(clock, "sleep", pauses.append)
     assert run("collapse", "--pid", "20", "--cpu", "100").code == 0
@@ -399,7 +415,9 @@ def test_the_program_gets_its_turn_after_each_group(
 
 
 def test_memory_that_is_unmapped_meanwhile(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """ENOMEM also means that the area is gone; the command goes on."""
+    """If memory is unmapped meanwhile (ENOMEM also means that the area is gone), the command goes
+    on.
+    """
     make_heap(tree, ["full"] * 3)
 
     def unmap() -> None:
@@ -458,7 +476,7 @@ def test_kernels_without_it(run: Run, tree: FakeTree, advice: FakeAdvice) -> Non
 
 
 def test_a_profile_that_says_never(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
-    """The profile is not overridden silently."""
+    """A profile with `never` is not overridden silently."""
     tree.make_loaded()
     assert run("profile", "create", "none-large").code == 0
     assert run("set", "anon_order", "never", "--profile", "none-large").code == 0
@@ -473,7 +491,7 @@ def test_a_profile_that_says_never(run: Run, tree: FakeTree, advice: FakeAdvice)
 def test_a_profile_says_never_meanwhile(
     run: Run, tree: FakeTree, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A binding in the middle of a long run ends it."""
+    """A binding to a profile with `never` in the middle of a long run ends it."""
     monkeypatch.setattr("mmpolicy.verbs.collapse.PROFILES_S", 0.0)
     make_heap(tree, ["full"] * 20)
     tree.make_loaded()
@@ -508,7 +526,7 @@ def test_usage(run: Run, advice: FakeAdvice) -> None:
 def test_a_kernel_that_cannot(
     run: Run, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux before 6.1; the old error blamed the command's own memory."""
+    """On Linux before 6.1, the error names the kernel; it once blamed the command's own memory."""
     monkeypatch.setattr(advice, "can_collapse", lambda: False)
     for words in (["--dry-run"], []):
         result = run("collapse", "--pid", "20", *words)

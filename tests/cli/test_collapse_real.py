@@ -163,7 +163,9 @@ def test_only_what_is_full(layout: str, huge: int) -> None:
 
 @pytest.mark.parametrize(("layout", "cause"), [("locked", LOCKED), ("shared", SHARED)])
 def test_a_dry_run_judges_each_block(layout: str, cause: str) -> None:
-    """Also in ranges of CHUNK blocks in which no page is missing, which the first look takes."""
+    """A dry run judges each block, also in ranges of CHUNK blocks in which no page is missing,
+    which the first look takes.
+    """
     blocks = 3 * CHUNK
     with program(layout, blocks) as one:
         words = ["collapse", "--pid", str(one.pid), "--dry-run", "--json"]
@@ -175,7 +177,9 @@ def test_a_dry_run_judges_each_block(layout: str, cause: str) -> None:
 
 
 def test_consecutive_frames_are_no_huge_page() -> None:
-    """Of 512 entries with consecutive frames, the kernel makes one again."""
+    """512 entries with consecutive frames are not taken for a huge page: the kernel makes one
+    again.
+    """
     with program("full") as one:
         if not Space(Tree("/"), one.pid, Holds(Tree("/"))).can_scan:
             pytest.skip("this kernel has no PAGEMAP_SCAN")
@@ -200,7 +204,9 @@ KILLS = int(os.environ.get("MMPOLICY_KILLS", "10"))
 
 
 def test_killed_at_any_moment() -> None:
-    """The program keeps all of its memory, and no priority or setting is left changed."""
+    """If `collapse` is killed at any moment, the program keeps all of its memory, and no priority
+    or setting is left changed.
+    """
     rng, states = random.Random(4), set[int]()
     with program("full", 24) as one:
         words = [sys.executable, "-m", "mmpolicy", "collapse", "--pid", str(one.pid)]
@@ -396,7 +402,9 @@ def test_own_memory_is_given_back() -> None:
 
 
 def test_the_kind_of_a_range() -> None:
-    """Before: all pages are present, in small folios. After: huge. With a hole: neither."""
+    """The kind of a range is: before, all pages present in small folios; after, huge; with a hole,
+    neither.
+    """
     with program("full") as one:
         space = Space(Tree("/"), one.pid, Holds(Tree("/")))
         end = one.heap + BLOCKS * BLOCK

@@ -140,7 +140,7 @@ def test_keys_as_records() -> None:
 
 
 def test_the_order_of_keys() -> None:
-    """By kind, then by name, and numbers as numbers."""
+    """Keys are ordered by kind, then by name, and numbers as numbers."""
     keys: list[Key] = [LEASE, CgroupBinding(10), CgroupBinding(9), ProcessBinding(9, 10),
             ProcessBinding(9, 9), PERCENT, CONTROL_ARM, WEB, KNOB, POLICY, UNIT]  # fmt: skip
     assert changed_keys({}, dict.fromkeys(keys, "x")) == [
@@ -325,7 +325,9 @@ def test_lines_that_are_damaged(tree: FakeTree, wrong: str) -> None:
 
 
 def test_which_cut_off_lines_matter(tree: FakeTree) -> None:
-    """One that another line follows is known to be undone."""
+    """A line that was cut off matters only if it is the last: if another line follows, it is known
+    to be undone.
+    """
     line = entry(1, {KNOB: "1"}, {KNOB: "2"}).to_json()
     tree.put(journal.JOURNAL, f"{line[:-5]}\n{line}")
     assert [each.number for each in journal.whole_journal(tree)] == [1]
@@ -754,7 +756,9 @@ def test_several_files_are_one_manifest(tree: FakeTree) -> None:
 
 
 def test_what_a_manifest_does_not_name(tree: FakeTree, run: Run) -> None:
-    """Profiles are deleted, policies are stock, shadows off; knobs, processes and units stay."""
+    """What a manifest does not name is deleted (profiles), stock (policies) or off (shadows);
+    knobs, processes and units stay.
+    """
     tree.make_process(41)
     tree.make_cgroup("/a")
     for words in ("set anon_order fixed max_order=7 shadow=adaptive", "profile create web",

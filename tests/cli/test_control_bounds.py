@@ -144,7 +144,9 @@ def test_whether_policies_in_bpf_can_be_had(tree: FakeTree) -> None:
 
 
 def test_bindings_that_are_not_in_force() -> None:
-    """On the host, those without an owner; for an owner, its own."""
+    """Bindings that are not in force are counted: on the host, those without an owner; for an
+    owner, its own.
+    """
     owned = [Owned("a", 1, "web", "/1")]
     target: State = {CgroupBinding(number): "web" for number in (1, 4, 5, 6)}
     assert lost({CgroupBinding(4): "web"}, target, owned) == {"host": 2, "a": 1}

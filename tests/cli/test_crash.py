@@ -117,7 +117,9 @@ def count_writes(tree: FakeTree, run: Run, change: list[str]) -> int:
 def test_a_signal_at_each_write(
     run: Run, host: FakeTree, change: list[str], after: bool, number: int
 ) -> None:
-    """The state is the old one or the requested one, and the journal records which."""
+    """After a signal at each write, the state is the old one or the requested one, and the journal
+    records which.
+    """
     before, ends = whole(host), set()
     assert run(*words_of(host, change), "--dry-run").code == 0
     for nth in range(1, 30):
@@ -170,7 +172,9 @@ def kill_at(tree: FakeTree, words: list[str], number: int, after: bool) -> bool:
 def test_sigkill_at_each_write(
     run: Run, host: FakeTree, change: list[str], after: bool, log: list[str]
 ) -> None:
-    """The remaining work is named by status, doctor and the next change, and revert ends it."""
+    """After SIGKILL at each write, status, doctor and the next change name the remaining work, and
+    revert ends it.
+    """
     before, killed = whole(host), 0
     for nth in range(1, 30):
         if not kill_at(host, words_of(host, change), nth, after):

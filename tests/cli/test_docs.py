@@ -86,14 +86,18 @@ def test_what_readme_shows_is_of_the_page_of_the_command() -> None:
 
 
 def test_no_page_and_no_hint_takes_a_name_of_an_index() -> None:
-    """Any user may register that name, and root would run it."""
+    """No page and no hint installs mmpolicy from a public index, as any user may register that
+    name, and root would run it.
+    """
     hints = [*PAGES, *(TREE / "userspace").rglob("*.py"), *(TREE / "debian").rglob("*.*")]
     named = re.compile(r"(pip|pipx|uv)3? install ([^\n]*\s)?['\"]?mmpolicy")
     assert [path for path in hints if path.is_file() and named.search(path.read_text())] == []
 
 
 def test_nothing_is_saved_over_a_file_of_the_package() -> None:
-    """An upgrade would ask about it; README.md once did so for /etc/mmpolicy/host.toml."""
+    """No page saves over a file of the package, as an upgrade would ask about it; README.md once
+    did so.
+    """
     shipped = {
         f"/{folder}/{Path(file).name}"
         for file, folder in re.findall(
@@ -106,7 +110,9 @@ def test_nothing_is_saved_over_a_file_of_the_package() -> None:
 
 
 def test_rss_that_is_too_high_has_its_four_causes_first() -> None:
-    """Each with a command, its output, and a step on a page."""
+    """The page on RSS that is too high begins with its four causes, each with a command, its
+    output, and a step on a page.
+    """
     text = (TREE / "docs/symptoms.md").read_text()
     first = re.split(r"^## ", text, flags=re.MULTILINE)[1]
     rows = re.findall(r"^\| ([a-z].*?) \| (.*?) \| (.*?) \| (.*?) \|$", first, re.MULTILINE)[1:]
@@ -119,7 +125,9 @@ def test_rss_that_is_too_high_has_its_four_causes_first() -> None:
 
 
 def test_readme_recommend_and_the_preset_have_the_same_sizes() -> None:
-    """Figures of "to 64" in docs/evidence.md."""
+    """README, `recommend` and the preset have the same sizes, and the figures of "to 64" in
+    docs/evidence.md.
+    """
     text = (TREE / "README.md").read_text()
     (line,) = re.findall(r"^echo always \| tee (.*)$", text, re.MULTILINE)
     assert line.split() == [f"hugepages-{size.replace(' ', '')}/enabled" for size in OWN_SIZES]
@@ -160,19 +168,19 @@ def test_the_table_has_every_verb_and_options_that_there_are() -> None:
 
 
 def test_commands_are_found() -> None:
-    """In more than one document."""
+    """Commands are found in more than one document."""
     assert {"mmpolicy reset", "mmpolicy bind --cgroup redis-server.service try --dry-run"} < FOUND
     assert len(FOUND) > 40
 
 
 @pytest.mark.parametrize("command", sorted(FOUND))
 def test_commands_are_understood(run: Run, command: str) -> None:
-    """With --help at the end a command is parsed, and not run."""
+    """Commands are understood: with --help at the end a command is parsed, and not run."""
     words = [*shlex.split(command), "--"][1:]
     result = run(*words[: words.index("--")], "--help")  # behind "--" is what others understand
     assert (result.code, result.err) == (0, "")
 
 
 def test_wrong_commands_are_not(run: Run) -> None:
-    """Proves that the test above can fail."""
+    """Wrong commands are refused, so the test above can fail."""
     assert run("set", "--nonsense", "--help").code == run("nonsense", "--help").code == 2

@@ -253,7 +253,9 @@ def test_next_steps(
 def test_whether_the_module_can_be_loaded(
     run: Run, tree: FakeTree, lib: FakeLib, situation: Break, code: int
 ) -> None:
-    """The condition of mmpolicy.service, which is skipped on a kernel that cannot have it."""
+    """The condition of mmpolicy.service tells whether the module can be loaded; on a kernel that
+    cannot have it, the unit is skipped.
+    """
     tree.make_unloaded()
     situation(tree, lib)
     unit = (Path(__file__).parents[2] / "debian/units/mmpolicy.service").read_text()
@@ -335,7 +337,9 @@ def kernel_line(run: Run) -> tuple[str, str]:
 
 
 def test_the_running_kernel_is_judged_by_what_it_has(run: Run, tree: FakeTree) -> None:
-    """By its properties, not its number, as `--kernel` does for an image; a module adds a row."""
+    """The running kernel is judged by its properties, not its number, as `--kernel` does for an
+    image; a module adds a row.
+    """
     tree.make_unloaded()
     kernel = Small(needs())
     runs(tree, kernel)

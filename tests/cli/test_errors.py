@@ -136,7 +136,7 @@ def test_how_a_verb_ends(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     fault: BaseException | None, code: int, said: str,
 ) -> None:  # fmt: skip
-    """Its code is that of the reason for the end, and each reason is reported."""
+    """A verb exits with the code of the reason for its end, and each reason is reported."""
     monkeypatch.setattr("mmpolicy.verbs.group._print_no_more", lambda: None)
 
     def verb() -> None:
@@ -156,7 +156,9 @@ def test_how_a_verb_ends(
 def test_what_is_still_to_be_printed_goes_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no file stays open for it."""
+    """Output that is still to be printed after the reader left goes nowhere, and no file stays open
+    for it.
+    """
     with (tmp_path / "out").open("w") as out:
         monkeypatch.setattr("sys.__stdout__", out)
         unused = os.dup(out.fileno())

@@ -134,7 +134,7 @@ def test_without_the_module(
     run: Run, tree: FakeTree, make: Callable[[FakeTree], None], told: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Facts that need no module are reported: folios, prctl and advice."""
+    """Without the module, facts that need no module are reported: folios, prctl and advice."""
     monkeypatch.setattr(Holds, "allows_smaps", lambda *_: True)
     make(tree)
     result = run("explain", "10")
@@ -225,7 +225,7 @@ BESIDE = "page faults were next to memory that is used in full"
 def test_advice(
     whole: Explained, largest: int, policy: str, max_order: int | None, evidence: tuple[str, ...]
 ) -> None:
-    """At each bound, and just beyond it."""
+    """Advice changes at each bound, and just beyond it."""
     assert advise(whole, largest) == Advice(policy, max_order, evidence)
 
 
@@ -313,7 +313,9 @@ def test_how_long_it_looks_if_nobody_says(run: Run, traced: FakeTree, clock: Clo
 def test_a_proposal_has_what_the_process_has(
     run: Run, traced: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the default profile, only the point concerned; without a cgroup it says so."""
+    """A proposal has the settings of the process; in the default profile only the point concerned;
+    without a cgroup it says so.
+    """
     largest: list[int] = []
 
     def noted(whole: Explained, size: int) -> Advice | None:

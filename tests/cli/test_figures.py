@@ -152,7 +152,9 @@ def test_worst_memory_and_best_faults_are_told() -> None:
 
 
 def test_picture_of_readme() -> None:
-    """The words for readers who do not see the picture, and the sizes of folios in each strip."""
+    """The picture of README has words for readers who do not see it, and the sizes of folios in
+    each strip.
+    """
     text = " ".join((TREE / "README.md").read_text().split())
     mib, empty, kinds = dict[str, float](), dict[str, float](), dict[str, set[str]]()
     for arm, runs in json.loads((IMAGES / "map.json").read_text()).items():
@@ -192,20 +194,20 @@ def test_the_experiment_of_the_tutorial() -> None:
 
 
 def test_who_asks() -> None:
-    """The table is generated from results of ./dev bench callers."""
+    """The table of docs/asks.md is generated from results of ./dev bench callers."""
     text = callers.DOCUMENT.read_text()
     assert callers.page(callers.read(), text) == text
 
 
 def test_a_big_heap() -> None:
-    """The tables are generated from results of the benchmarks."""
+    """The tables of big heaps are generated from results of the benchmarks."""
     for bench in collapse, damon, live, maintain:
         text, kept = bench.PAGE.read_text(), json.loads(bench.KEPT.read_text())
         assert with_table(text, bench.__name__.rpartition(".")[2], bench.lines(kept)) == text
 
 
 def test_areas_are_added_up() -> None:
-    """By their advice; shared memory has no anonymous pages."""
+    """Areas are added up by their advice; shared memory has no anonymous pages."""
     smaps = """\
 7f00-7f10 rw-p 00000000 00:00 0
 Anonymous:           100 kB
@@ -347,7 +349,9 @@ def test_what_is_saved(name: str, case: str) -> None:
 
 
 def test_the_cost_while_nothing_is_on() -> None:
-    """At worst, of all patterns but one with few faults, which is listed separately."""
+    """The cost while nothing is on is the worst of all patterns but one with few faults, which is
+    listed separately.
+    """
     text = " ".join(FIGURES.read_text().split())
     few, cases = "malloc 128M", {case for arm, case in HOOKS if arm == "patched"}
     for arm, words in {
@@ -414,7 +418,9 @@ def test_bulk() -> None:
 
 
 def test_madv_free() -> None:
-    """For a chunk of 128 kB and more, at 1.5 and 1.25 times; for 4 kB, at 1.125 times too."""
+    """docs/policies/madv_free.md has the measured figures: for a chunk of 128 kB and more at 1.5
+    and 1.25 times, for 4 kB at 1.125 times too.
+    """
     lines = (TREE / "docs/policies/madv_free.md").read_text().splitlines()
     rows = [line for line in lines if re.match(r"\| \d+ x \d+ of \d+ kB \|", line)]
     kept = {line: [float(each) for each in re.findall(r"\((0\.\d+)\)", line)] for line in rows}

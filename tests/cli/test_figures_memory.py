@@ -60,7 +60,7 @@ def test_virtual_machines(title: str) -> None:
 
 
 def test_the_profile_of_virtual_machines() -> None:
-    """Checks the sentences below the table of the page."""
+    """The sentences below the table of virtual machines agree with the results."""
     text = " ".join((DOCS / "workloads/vm.md").read_text().split())
     found = samples("vmm.json")
 
