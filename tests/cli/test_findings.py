@@ -112,7 +112,9 @@ def mode(chosen: str) -> str:
 def test_2_whatever_the_host_gives_to_all(
     run: Run, host: FakeTree, clock: Clock, top: str, of_64kb: str, asked: bool
 ) -> None:
-    """The advice of the program decides, not the current setting of the host."""
+    """The advice of the program decides which option is printed, not the current setting of the
+    host.
+    """
     host.put(f"{THP}/enabled", mode(top).replace("inherit ", ""))
     host.put(f"{THP}/hugepages-64kB/enabled", mode(of_64kb))
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg" if asked else "rd wr")
@@ -123,7 +125,9 @@ def test_2_whatever_the_host_gives_to_all(
 
 
 def test_2_where_only_a_small_process_asked(run: Run, host: FakeTree, clock: Clock) -> None:
-    """The largest process of the service has no empty page, and no advised memory."""
+    """If only a small process has advised its memory, the largest process of the service decides:
+    it has no empty page, and no advised memory.
+    """
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags="rd wr hg")
     make_sparse(host, 12, "redis", 128 * MIB, 1, REDIS)
     host.put(f"/sys/fs/cgroup{REDIS}/cgroup.procs", "10\n12")
@@ -135,7 +139,7 @@ def test_2_where_only_a_small_process_asked(run: Run, host: FakeTree, clock: Clo
 
 
 def test_2_where_most_was_asked_for_and_is_full(run: Run, host: FakeTree, clock: Clock) -> None:
-    """The empty part counts: the advised area has none."""
+    """If most memory was advised and is full, the empty part counts: the advised area has none."""
     make_sparse(host, 10, "redis", 128 * MIB, 16, REDIS)
     half = START + 64 * MIB * PAGE
     with host.real("/proc/10/mem").open("r+b") as memory:
@@ -173,7 +177,9 @@ def test_2_where_a_look_would_take_too_long(
 def test_1_a_little_of_each_folio(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch, used: int, option: str
 ) -> None:
-    """Few pages are empty: less than trim splits a folio for by default."""
+    """If few pages of each folio are empty, fewer than trim splits a folio for by default, the
+    command has the option for it.
+    """
     monkeypatch.setattr(Holds, "allows_smaps", lambda *words: True)
     pages = 512 * MIB
     make_sparse(host, 10, "redis", pages, 512, REDIS)
@@ -196,7 +202,7 @@ def test_1_a_little_of_each_folio(
 def test_1_memory_that_has_to_stay(
     run: Run, host: FakeTree, clock: Clock, counters: str, flags: str
 ) -> None:
-    """No command is printed, as none would free it."""
+    """For memory that has to stay, no command is printed, as none would free it."""
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS, flags=flags)
     status = host.read("/proc/10/status")
     host.put("/proc/10/status", f"{status}\n{counters.format(f'{64 << 10} kB')}")
@@ -211,7 +217,9 @@ def test_1_memory_that_has_to_stay(
 
 
 def test_1_where_nobody_may_split(run: Run, host: FakeTree, clock: Clock) -> None:
-    """The kernel refuses at the open, and no file shows why: no command is printed."""
+    """Where no user may split, no command is printed: the kernel refuses at the open, and no file
+    shows why.
+    """
     make_sparse(host, 10, "redis", 64 * MIB, 16, REDIS)
     host.opens = lambda path: path != SPLIT  # type: ignore[method-assign]
     (found,) = recommended(run, clock)
@@ -236,7 +244,9 @@ def test_3_faults(run: Run, host: FakeTree, clock: Clock) -> None:
 def test_4_huge_pages_that_are_cleared_again_and_again(
     run: Run, host: FakeTree, clock: Clock
 ) -> None:
-    """Few faults, and 83 % of a CPU in the kernel: the time counts, not the number."""
+    """For huge pages that are cleared again and again, the time counts, not the number: few faults,
+    and 83 % of a CPU in the kernel.
+    """
     works(host, clock, 11, 55, 0.83)
     last = clock.steps[1]
     events = partial(host.put, "/proc/vmstat", "pgfault 999\ncompact_stall 5\nthp_fault_alloc 550")
@@ -300,7 +310,9 @@ def test_7_nothing(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:
-    """A compiler at 517 faults a second, some empty pages, an idle program that forbids folios."""
+    """What is not worth it is said to be so: a compiler at 517 faults a second, some empty pages,
+    an idle program that forbids folios.
+    """
     make_sparse(host, 10, "redis", 8 * MIB, 16, REDIS)
     make_sparse(host, 12, "ruby", 8 * MIB, 1, "/ruby.service", forbids=True)
     works(host, clock, 11, 517, 0.1)
@@ -315,7 +327,9 @@ def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None:
-    """It is not empty folios; how to ask the allocator is printed if it was recognised."""
+    """Memory that was written is not called empty folios; how to ask the allocator is printed if it
+    was recognised.
+    """
     make_sparse(host, 10, "redis-server", 512 * MIB, 1, REDIS)
     (found,) = recommended(run, clock)
     assert (found["who"], found["commands"]) == (REDIS, [])
@@ -363,7 +377,9 @@ def wasteful_and_busy(host: FakeTree, clock: Clock) -> None:
 
 
 def test_for_one_service_alone_without_a_module(run: Run, host: FakeTree, clock: Clock) -> None:
-    """An unavailable module is not mentioned; the experiment measures the service."""
+    """Without a module, the finding for one service alone does not mention it; an experiment
+    measures the service.
+    """
     wasteful_and_busy(host, clock)
     (busy,) = [each for each in recommended(run, clock) if each["who"] == "web"]
     assert busy["commands"] == []
@@ -388,7 +404,9 @@ def test_for_one_service_alone_with_the_module(run: Run, host: FakeTree, clock: 
 
 
 def test_the_order_is_that_of_the_costs(run: Run, host: FakeTree, clock: Clock) -> None:
-    """As shares of the host's resources: 240 MiB of 1 GiB, or all of its memory."""
+    """Findings are ordered by their cost as a share of the host's resources: 240 MiB of 1 GiB, or
+    all of its memory.
+    """
     for kib, first in (1 << 20, REDIS), (1 << 32, "web"):
         host.put("/proc/meminfo", f"MemTotal: {kib} kB")
         wasteful_and_busy(host, clock)
@@ -398,7 +416,9 @@ def test_the_order_is_that_of_the_costs(run: Run, host: FakeTree, clock: Clock) 
 
 
 def test_an_ordinary_user(run: Run, host: FakeTree, clock: Clock) -> None:
-    """It ends at once, with 4, and not after a minute without output."""
+    """For an ordinary user the command ends at once, with 4, and not after a minute
+    without output.
+    """
     host.real("/proc/kpageflags").chmod(0)
     host.denied = True
     real = host.read_at

@@ -46,7 +46,7 @@ AS_IN_5_10 = {"ftrace_ops": {"flags": "long unsigned int"}}
 
 
 def test_the_list_is_that_of_the_module() -> None:
-    """Each of its rows is read, and each name in it."""
+    """The list of needs is that of the module: each of its rows is read, and each name in it."""
     text = re.sub(r"/\*.*?\*/", "", (MODULE / "needs.h").read_text(), flags=re.DOTALL)
     rows = re.findall(r"^MMP_(\w+)\((\w+), (\w+)", text, re.MULTILINE)
     every = read_needs(text)
@@ -82,7 +82,7 @@ def test_all_that_is_needed_is_there(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_build_that_was_tried(run: Run, tmp_path: Path) -> None:
-    """Only the point that depends on the machine code is reported."""
+    """On a build that was tested, only the point that depends on the machine code is reported."""
     points = found(run, tmp_path, Small(NEEDS, min(tried())))[1]
     assert points.pop("anon_order") == ("tested", "")
     assert {points[point] for point in HOOKED - {"anon_order"}} == {("fits", "")}
@@ -120,7 +120,9 @@ def applies(need: Need) -> bool:
     "need", [need for need in NEEDS if applies(need)], ids=lambda need: need.ones[0].name
 )
 def test_one_change_takes_one_point(run: Run, tmp_path: Path, need: Need) -> None:
-    """A prototype, a member, a name: this point is unavailable, and the reason names the change."""
+    """One change of a prototype, a member or a name makes one point unavailable, and the reason
+    names the change.
+    """
     for change in one_less(need):
         kernel = Small(NEEDS)
         change(kernel)
@@ -196,12 +198,12 @@ def test_an_installed_kernel_by_its_release(run: Run, tree: FakeTree, place: str
 
 
 def cut(data: bytes) -> list[bytes]:
-    """The beginnings of a file."""
+    """Return the beginnings of a file."""
     return [data[: len(data) * part // 16] for part in range(16)]
 
 
 def damaged(kernel: bytes) -> list[bytes]:
-    """Numbers in it that are too large: offsets, lengths and counts."""
+    """Return the file with numbers in it that are too large: offsets, lengths and counts."""
     begin = kernel.index(struct.pack("<H", 0xEB9F))
     places = [*range(0x28, 0x40), *range(begin + 2, begin + 24), *range(begin + 24, begin + 240, 7)]
     return [kernel[:at] + b"\xff" + kernel[at + 1 :] for at in places]
@@ -242,7 +244,7 @@ HOOK = Path(__file__).parents[2] / "debian/kernel/zz-mmpolicy"
 
 @pytest.fixture
 def command(tmp_path: Path) -> str:
-    """A path with the command of this tree."""
+    """Return a path with the command of this tree."""
     file = tmp_path / "bin/mmpolicy"
     file.parent.mkdir()
     file.write_text(f'#!/bin/sh\nexec {sys.executable} -m mmpolicy "$@"\n')
@@ -251,7 +253,7 @@ def command(tmp_path: Path) -> str:
 
 
 def test_the_hook_says_it_in_one_line(tmp_path: Path, command: str) -> None:
-    """As a kernel's package runs it; apt goes on whatever the image is."""
+    """The hook of a kernel's package prints one line, and apt goes on whatever the image is."""
     for data, line in ((bzimage(Small(NEEDS).vmlinux()), f"mmpolicy: Linux {RELEASE} has "),
                        (b"nothing", "mmpolicy: ")):  # fmt: skip
         image = write(tmp_path, data)

@@ -28,7 +28,7 @@ NO_FILE = ("apply", "/no/such")
     ],
 )
 def test_a_former_option_is_the_new_one(run: Run, former: str, current: str) -> None:
-    """Values reach the new option, whose errors name it."""
+    """A former option is the new one: values reach the new option, whose errors name it."""
     old, new = run(*former.split()), run(*current.split())
     (word,) = {each.split("=")[0] for each in former.split()} - {*current.split()} - {"skip"}
     (name,) = {*current.split()} - {*former.split()}

@@ -59,7 +59,9 @@ def test_where_it_can_be_it_is_said_how(bare: FakeTree, run: Run, lib: FakeLib) 
 def test_a_module_that_the_kernel_would_refuse_is_not_to_be_loaded(
     tree: FakeTree, run: Run
 ) -> None:
-    """Under lockdown it was still `mmpolicy load`."""
+    """A module that the kernel would refuse under lockdown is not offered for `mmpolicy load`, as
+    it once was.
+    """
     tree.make_unloaded()
     tree.put("/sys/kernel/security/lockdown", "[none] integrity confidentiality")
     assert run("status").err.splitlines()[-1] == "next: mmpolicy load"
@@ -200,7 +202,7 @@ def test_doctor_names_what_works_for_programs_too(bare: FakeTree, run: Run) -> N
 
 
 def read_by(run: Run, root: str) -> tuple[list[str], list[str]]:
-    """Files that `mmpolicy` alone opens and lists below a root."""
+    """Return the files that `mmpolicy` alone opens and lists below a root."""
     opened: list[str] = []
     listed: list[str] = []
     on = [True]

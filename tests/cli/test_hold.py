@@ -47,7 +47,7 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module", params=["together", "spread", "areas", "emptied", "shared"])
 def pid(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A process that uses little of its reservation."""
+    """Start a process that uses little of its reservation."""
     argv = [sys.executable, "-c", PROGRAM, request.param]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
         assert job.stdout
@@ -133,7 +133,9 @@ def test_no_read_is_longer_than_it_may_be(
 
 
 def test_neighbouring_entries_are_read_at_once(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read for each of a million spread pages took minutes, mostly in the scheduler."""
+    """Neighbouring entries are read at once: a read for each of a million spread pages took
+    minutes, mostly in the scheduler.
+    """
     reads, plain = list[int](), Space.entries
 
     def entries(space: Space, start: int, pages: int) -> array[int]:
@@ -166,7 +168,9 @@ def referenced(start: int) -> int:
 
 
 def test_only_contents_are_marked_as_accessed() -> None:
-    """Referenced of smaps stays, but for pages of large folios whose contents are read."""
+    """Only contents are marked as accessed: Referenced of smaps stays, except for pages of large
+    folios whose contents are read.
+    """
     size = 4 << 20
     with mmap.mmap(-1, 2 * size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_NOHUGEPAGE)

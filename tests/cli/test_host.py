@@ -120,7 +120,9 @@ def test_what_is_a_knob(plain: Tree, tree: FakeTree) -> None:
 
 
 def test_an_instance_of_tracing_that_was_left(plain: Tree, tree: FakeTree) -> None:
-    """It is created again, as its settings are unknown; and it is removed on an error, too."""
+    """An instance of tracing that was left is created again, as its settings are unknown; it is
+    removed on an error, too.
+    """
     above = tree.real(TRACING).parent
     assert raised(plain.tracing().__enter__).exit_code == Exit.LACKING
     above.mkdir(parents=True)
@@ -271,7 +273,7 @@ def test_what_the_system_refuses_is_told(
 
 
 def test_a_program_may_call_it(tree: FakeTree, capsys: pytest.CaptureFixture[str]) -> None:
-    """Then the program handles errors itself."""
+    """If a program calls the command as a function, the program handles errors itself."""
     app = machine.Host(tree)
     main.main(["list"], "other", standalone_mode=False, obj=app)
     assert "anon_order" in capsys.readouterr().out
@@ -641,7 +643,7 @@ def test_systemd_reads_units_and_runs_them(systemd: Path, monkeypatch: pytest.Mo
 
 
 def test_systemd_waits_for_a_file(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the installed unit; without it, by one of its own."""
+    """Systemd waits for a file by the installed unit; without it, by a unit of its own."""
     machine.start_path_unit("a", ["x"])
     assert (systemd / "said").read_text() == "systemctl start a.path\n"
     (systemd / "bin/systemctl").write_text("#!/bin/sh\nexit 5\n")
@@ -652,7 +654,7 @@ def test_systemd_waits_for_a_file(systemd: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_systemd_shows_units(systemd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it does not answer, no property is known."""
+    """If systemd does not answer, no property of a unit is known."""
     (systemd / "bin/systemctl").write_text('#!/bin/sh\necho "$@"\n')
     assert show_units(["--property=Id", "--", "x"]) == "show --property=Id -- x\n"
     (systemd / "bin/systemctl").write_text("#!/bin/sh\necho no\nexit 1\n")

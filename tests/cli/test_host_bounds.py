@@ -119,7 +119,7 @@ def test_why_a_policy_is_refused(
 
 
 def test_how_the_helper_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The packaged helper takes precedence; it reads the given input, in limited time."""
+    """The packaged helper takes precedence; it reads the given input, and its time is limited."""
     for name in ("ours", "others"):
         script = tmp_path / name / bpf.HELPER
         script.parent.mkdir()
@@ -169,7 +169,9 @@ def test_a_lock_is_tried_again_until_its_time_is_over(
 
 
 def test_all_is_written_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write may be partial; a folder is flushed after a file was renamed in it."""
+    """All is written and on the disk, even if a write is partial; a folder is flushed after a file
+    was renamed in it.
+    """
     synced, write, sync = list[bool](), os.write, os.fsync
     monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:2]))
 
@@ -188,7 +190,9 @@ def test_all_is_written_and_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_file_of_somebody_else_stays_theirs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mode is set again, as a change of the owner clears bits."""
+    """A file of another owner stays theirs: its mode is set again, as a change of the owner clears
+    bits.
+    """
     told: list[Any] = []
     monkeypatch.setattr(os, "fchown", lambda _file, *owner: told.append(owner))
     monkeypatch.setattr(os, "fchmod", lambda _file, mode: told.append(mode))
@@ -231,7 +235,9 @@ def test_what_runs_last_is_killed_last(tree: FakeTree) -> None:
 
 
 def test_modules_are_loaded_as_modprobe_does_it(lib: FakeLib, tree: FakeTree) -> None:
-    """A blacklist is obeyed, and a loaded module is an error; libkmod itself is silent."""
+    """Modules are loaded as modprobe does it: a blacklist is obeyed, and a loaded module is an
+    error; libkmod itself is silent.
+    """
     told: list[tuple[int, int]] = []
     lib.kmod_set_log_priority = lambda *words: told.append(words)  # type: ignore[method-assign]
     tree.make_unloaded()
@@ -292,7 +298,9 @@ def test_a_machine_without_memory_has_none_in_huge_pages(tree: FakeTree) -> None
 
 
 def test_the_error_of_a_cost_is_the_larger_side() -> None:
-    """It is printed with two digits; a fault of one page has the order 0."""
+    """The error of a cost is the larger side, printed with two digits; a fault of one page has the
+    order 0.
+    """
     for low, high, error in ((900, 1050, 100), (950, 1100, 100)):
         costs = Calibration([FaultCost(4096, 1000, low, high)])
         assert costs.percent(1e7) == (1000, error)
@@ -301,7 +309,7 @@ def test_the_error_of_a_cost_is_the_larger_side() -> None:
 
 
 def test_which_cost_is_kept(tree: FakeTree) -> None:
-    """Readable for others, one line for each figure."""
+    """The stored cost is readable for others, with one line for each figure."""
     keep_calibration(tree, "6.12", [FaultCost(4096, 1.5, 1, 2)])
     assert json.loads(tree.read(FILE)) == {
         "version": 1, "kernel": "6.12",

@@ -102,7 +102,7 @@ def test_types_in_words() -> None:
 
 
 def test_kinds_of_types_are_passed_over() -> None:
-    """Each by its own length, so that the following ones are found."""
+    """Types of each kind are skipped by their own length, so that the following ones are found."""
     types = Types()
     for kind, rest in (
         (btf.ARRAY, 12), (btf.FWD, 0), (btf.TYPEDEF, 0), (btf.RESTRICT, 0), (btf.VAR, 4),
@@ -169,7 +169,7 @@ def test_names_of_the_kernel_that_runs() -> None:
 
 
 def test_where_a_kernel_lies_in_a_vmlinuz() -> None:
-    """After a number of setup sectors, 4 if it says 0."""
+    """A kernel lies in a vmlinuz after a number of setup sectors, or after 4 if the number is 0."""
     kernel = elf({".x": b"abc"})
     image = bzimage(kernel)
     assert Image(image).section(".x") == b"abc"
@@ -233,7 +233,9 @@ def test_what_an_image_says_of_itself() -> None:
 
 
 def test_an_image_of_arm64() -> None:
-    """It is no ELF file, and its BTF is found by the header; what only begins like one is not."""
+    """An image of arm64 is no ELF file, and its BTF is found by the header; bytes that only begin
+    like BTF are not.
+    """
     small = Small(needs("arm64"))
     header = small.types()[:24]
     for before in (b"", header, header[:8] + bytes(16), bytes(40)):
@@ -277,7 +279,7 @@ def test_packages() -> None:
 
 
 def test_what_is_packed_with_zstd() -> None:
-    """A frame need not state its own size; libzstd is installed wherever a kernel uses it."""
+    """A zstd frame need not state its own size; libzstd is installed wherever a kernel uses it."""
     lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
     data = bytes(range(256)) * 30
     place = ctypes.create_string_buffer(2 * len(data))

@@ -59,7 +59,9 @@ class Synthetic:
 
 
 def test_the_truth_is_within_the_error() -> None:
-    """For 1,000 processes of 10 MiB to 1 TB; the median width agrees with the documents."""
+    """The truth is within the error for 1,000 processes of 10 MiB to 1 TB; the median width agrees
+    with the documents.
+    """
     hits, widths = 0, []
     number = seed = 0
     while number < 1000:

@@ -162,7 +162,7 @@ def faults_of(seed: int, sums: Sums, everything: bool) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def few_spots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors are unchanged; the test takes less time."""
+    """With few spots, errors are unchanged, and the test takes less time."""
     monkeypatch.setattr("mmpolicy.memory.survey.ENOUGH", 96)
 
 
@@ -253,7 +253,7 @@ def test_a_dropped_kind_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_shared_memory_that_nobody_looks_into_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not reported as examined, empty or in use."""
+    """Shared memory that was not sampled is not reported as examined, empty or in use."""
     plain = Survey._look
 
     def look(survey: Survey, looker: Looker, process: Process, now: float) -> None:
@@ -265,7 +265,9 @@ def test_shared_memory_that_nobody_looks_into_is_found(monkeypatch: pytest.Monke
 
 
 def test_kinds_that_were_not_looked_at_are_told() -> None:
-    """In MiB by kind: kinds too small to be sampled, and pools."""
+    """Memory that was not sampled is reported in MiB by kind: kinds too small to be sampled, and
+    pools.
+    """
     told = defaultdict[str, float](float)
     for seed in range(SOME):
         _, rows = survey_of(World(seed), seed).most(FIGURES["memory"], 99)

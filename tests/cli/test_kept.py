@@ -127,7 +127,9 @@ def test_writers_of_the_journal_wait_for_each_other(tree: FakeTree) -> None:
 
 
 def test_files_that_are_written_at_once(tree: FakeTree, tmp_path: Path) -> None:
-    """As by cron and by the timer; each writes a file of its own, and the last one stays."""
+    """If files are written at the same time, as by cron and by the timer, each writer has a file of
+    its own, and the last one stays.
+    """
     file = tmp_path / "mmpolicy.prom"
     words = command(tree, "export", "-o", str(file))
     begun = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(6)]
@@ -154,7 +156,7 @@ def test_a_full_output_is_told_in_one_line(tree: FakeTree, words: list[str]) -> 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_output(tree: FakeTree, closed: str) -> None:
-    """It is as if it were /dev/null."""
+    """A closed output behaves as /dev/null does."""
     words = shlex.join(command(tree, "list"))
     done = subprocess.run(["sh", "-c", f"{words} {closed}"], stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -73,14 +73,14 @@ def pod_of(objects: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_wrong_field_is_seen(base: dict[str, Any]) -> None:
-    """Otherwise the checks below would prove little."""
+    """A wrong field is detected; otherwise the checks below would prove little."""
     bad = json.dumps(base["DaemonSet/mmpolicy"]).replace("mountPath", "mountPaht")
     with pytest.raises(AssertionError, match="'mountPath' is a required"):
         read(bad)
 
 
 def test_the_daemonset(base: dict[str, Any]) -> None:
-    """It mounts the host's files, and shares no other part of the host."""
+    """The DaemonSet mounts the host's files, and shares no other part of the host."""
     pod = pod_of(base)
     volumes = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
     assert volumes.pop("manifest") is None
@@ -120,7 +120,9 @@ def test_the_image_has_what_the_command_needs() -> None:
 
 
 def test_the_module_and_its_label() -> None:
-    """Nodes get mmpolicy if the module is loaded; it is built and signed in the registry."""
+    """Nodes get mmpolicy if the module is loaded; the module is built and signed in the
+    registry.
+    """
     found = build("overlays/kmm")
     label = found["NodeFeatureRule/mmpolicy"]["spec"]["rules"][0]
     assert pod_of(found)["nodeSelector"] == label["labels"]
@@ -137,7 +139,7 @@ def test_the_module_and_its_label() -> None:
 
 @pytest.mark.full
 def test_the_chart(base: dict[str, Any], tmp_path: Path) -> None:
-    """It has the objects of kustomize, in the namespace of the release."""
+    """The chart has the objects of kustomize, in the namespace of the release."""
     assert "0 chart(s) failed" in helm("lint", "--strict", HERE)
     assert chart("mmpolicy") == {name: base[name] for name in base if name != "Namespace/mmpolicy"}
     mine = tmp_path / "mine.toml"
@@ -181,7 +183,9 @@ def following(tree: FakeTree, folder: Path) -> Iterator[None]:
 def test_a_manifest_is_followed(
     tree: FakeTree, run: Run, tmp_path: Path, wait_until: Callable[[Callable[[], object]], None]
 ) -> None:
-    """Each change of the manifest is applied; a setting made by hand stays until the next one."""
+    """The DaemonSet applies each change of the manifest; a setting made by hand stays until the
+    next change.
+    """
 
     def wait_for(text: str) -> None:
         manifest.write_text(text)
@@ -205,7 +209,9 @@ def test_a_manifest_is_followed(
 
 
 def test_the_analysis(tmp_path: Path) -> None:
-    """Its job runs `ab pool` on the files of an experiment, and ends with its exit code."""
+    """The job of the analysis runs `ab pool` on the files of an experiment, and ends with its exit
+    code.
+    """
     found = read((HERE / "argo/analysis-template.yaml").read_text())
     (metric,) = found["AnalysisTemplate/mmpolicy-pool"]["spec"]["metrics"]
     job = metric["provider"]["job"]

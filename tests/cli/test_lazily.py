@@ -74,7 +74,9 @@ def test_recommend_says_what_it_does_not_know(start) -> None:  # type: ignore[no
 
 
 def test_without_the_module(run: Run, tree: FakeTree) -> None:
-    """The first command to type if RSS does not fall; it needs only smaps_rollup."""
+    """Without the module, the first command to type if RSS does not fall needs only
+    smaps_rollup.
+    """
     make_thp(tree)
     make_sparse(tree, 10)
     tree.put("/proc/10/smaps_rollup", "Rss: 16384 kB\nLazyFree: 10000 kB")
@@ -110,7 +112,9 @@ def test_map_begins_with_the_table(run: Run, process: FakeTree) -> None:
 
 
 def test_processes_by_name(tree: FakeTree) -> None:
-    """By number, name or service; of several, the error lists them."""
+    """Processes are found by number, name or service; if there are several, the error
+    lists them.
+    """
     make_thp(tree)
     for pid, name, unit in (
         (10, "redis-server", "redis"), (11, "nginx", "web"), (12, "nginx", "web"),

@@ -40,7 +40,9 @@ def plain(words: list[str]) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_the_line_to_type(tmp_path: Path, words: list[str], library: str, package: str) -> None:
-    """Exit 3 before a program ran or a file was made, with the line that installs it here."""
+    """Without a library, a verb exits with 3 before a program ran or a file was made, and prints
+    the line that installs it here.
+    """
     done = plain([word.format(tmp_path) for word in words])
     text = f"mmpolicy: this command needs the Python library {library}, which is not installed\n"
     line = f"next: {sys.prefix}/bin/pip install {package}\n"
@@ -49,7 +51,9 @@ def test_the_line_to_type(tmp_path: Path, words: list[str], library: str, packag
 
 
 def test_a_library_that_does_not_load(tmp_path: Path) -> None:
-    """As on a host where a package of the system that numpy is linked to was removed."""
+    """A library that does not load is named, as on a host where a package that numpy is linked to
+    was removed.
+    """
     for name in ("numpy", "scipy"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(

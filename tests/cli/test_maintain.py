@@ -133,7 +133,7 @@ def test_a_dry_run_changes_nothing(
 
 
 def test_once(run: Run, play: Play, advice: FakeAdvice, clock: Clock) -> None:
-    """With --once it ends when no work is due, here after all possible collapses."""
+    """With --once, `maintain` ends when no work is due, here after all possible collapses."""
     began = clock.now
     play(began + 10 * MINUTE, {})
     result = run("maintain", "--unit", "db", "--once", "--json")
@@ -160,7 +160,9 @@ def test_once_says_why_it_ended_early(
 def test_a_service_that_does_not_change_is_not_looked_at(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """One look in the settling time is enough; its counters are read without a lock."""
+    """A service that does not change is checked once in the settling time; its counters are read
+    without a lock.
+    """
     play(30 * MINUTE, {})
     assert last(run("maintain", "--unit", "db", "--json").out)["looks"] <= 5
     moves: Events = {60.0 * minute: lambda: move(tree) for minute in range(31, 60)}
@@ -180,7 +182,9 @@ def test_what_grows_is_collapsed_soon(
 def test_it_does_not_work_against_the_program(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """Memory split by a snapshot is collapsed again after ten minutes, then after twenty."""
+    """`maintain` does not work against the program: memory split by a snapshot is collapsed again
+    after ten minutes, then after twenty.
+    """
     made: list[int] = []
 
     def broken() -> None:
@@ -202,7 +206,9 @@ def test_it_does_not_work_against_the_program(
 def test_what_is_full_for_a_moment_does_not_count(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """The settling time starts again if 2 MB were not full in between."""
+    """Memory that was full for a moment does not count: the settling time starts again if 2 MB were
+    not full in between.
+    """
     events: Events = {
         60.0: lambda: put_block(tree, 0, "full"),
         8 * MINUTE: lambda: put_block(tree, 0, "half"),
@@ -214,7 +220,9 @@ def test_what_is_full_for_a_moment_does_not_count(
 
 
 def test_what_is_refused_is_tried_again_later(run: Run, play: Play, advice: FakeAdvice) -> None:
-    """Twice in the first round, as by `collapse`, and then after ten minutes."""
+    """What the kernel refuses is tried twice in the first round, as by `collapse`, and again after
+    ten minutes.
+    """
     advice.refusals = {address(0): EAGAIN}
     play(5 * MINUTE, {})
     assert last(run("maintain", "--unit", "db", "--json").out)["collapsed_kib"] == 2 * MIB
@@ -224,7 +232,9 @@ def test_what_is_refused_is_tried_again_later(run: Run, play: Play, advice: Fake
 def test_memory_of_others_is_left_alone(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """Swapped, shared, guarded, locked or watched memory, and memory the program excludes."""
+    """Swapped, shared, guarded, locked or watched memory is left alone, and memory that the program
+    excludes.
+    """
     make_heap(tree, ["swapped", "shared", "guard", "locked", "tracked", "zero"])
     make_heap(tree, ["full"], pid=21)
     tree.put("/sys/fs/cgroup/db.service/cgroup.procs", "20\n21")
@@ -238,7 +248,9 @@ def test_memory_of_others_is_left_alone(
 def test_it_waits_while_memory_is_short(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """Then no memory is examined either; it goes on when there is room."""
+    """While memory is short, `maintain` waits and examines no memory; it goes on when there is
+    room.
+    """
     free_blocks(tree, 51)  # 1 % of 5120
     seen: list[str] = []
     events: Events = {
@@ -270,7 +282,7 @@ def test_it_waits_while_the_host_is_busy(
 
 
 def test_it_waits_where_no_block_is_free(run: Run, play: Play, advice: FakeAdvice) -> None:
-    """Not even for the command itself."""
+    """Where no 2 MB block is free, even for its own measurement, `maintain` waits, and works later."""
     numbers = [ENOMEM]
     timed = advice.time_collapses
 
@@ -290,7 +302,9 @@ def test_budget(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """All CPU time of the command counts, also for looks: 3 %, or the given share."""
+    """All CPU time of the command counts towards the budget, also for looks: 3 %, or the given
+    share.
+    """
     cpu = [0.0]
     monkeypatch.setattr("time.process_time", lambda: cpu[0])
     pids = maintain.Keeper._pids
@@ -311,7 +325,9 @@ def test_each_process_is_followed_by_a_rest(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """A look at ten processes is not all done at once, far beyond the budget."""
+    """Each process is followed by a rest: a look at ten processes is not all done at once, far
+    beyond the budget.
+    """
     cpu, at = [0.0], list[float]()
     monkeypatch.setattr("time.process_time", lambda: cpu[0])
     turn = Maintainer._turn
@@ -335,7 +351,9 @@ def test_each_process_is_followed_by_a_rest(
 def test_a_profile_never_is_heeded(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """It is reported once, and full memory counts as left alone; another profile allows it."""
+    """A profile with `never` is reported once, and full memory counts as left alone; another
+    profile allows the work.
+    """
     tree.make_loaded()
     run("set", "anon_order", "never")
     never = "the profile 'default' has the policy 'never'"
@@ -384,7 +402,9 @@ def splits(tree: FakeTree) -> int:
 
 
 def test_what_stays_empty_is_given_back(run: Run, sparse: FakeTree, play: Play) -> None:
-    """After ten minutes, as memory that was just faulted in is empty for a while."""
+    """Memory that stays empty is given back after ten minutes, as memory that was just faulted in
+    is empty for a while.
+    """
     seen: list[int] = []
     play(11 * MINUTE, {9.5 * MINUTE: lambda: seen.append(splits(sparse))})
     service = last(run("maintain", "--unit", "redis", "--json").out)
@@ -394,7 +414,7 @@ def test_what_stays_empty_is_given_back(run: Run, sparse: FakeTree, play: Play) 
 
 
 def test_a_dry_run_says_what_is_empty(run: Run, sparse: FakeTree) -> None:
-    """15 of 16 MB, estimated from one page in 13."""
+    """A dry run prints that 15 of 16 MB are empty, estimated from one page in 13."""
     data = json.loads(run("maintain", "--unit", "redis", "--dry-run", "--json").out)
     assert 14 * MIB <= data["services"][0]["empty_kib"] <= 16 * MIB
     assert splits(sparse) == 0
@@ -417,7 +437,7 @@ def test_what_is_used_in_time_is_not_split(run: Run, sparse: FakeTree, play: Pla
 def test_memory_that_was_asked_for_stays(
     run: Run, tree: FakeTree, sparse: FakeTree, play: Play
 ) -> None:
-    """By MADV_HUGEPAGE; it is examined less and less often."""
+    """Memory with MADV_HUGEPAGE stays; it is examined less and less often."""
     make_sparse(tree, 10, flags="rd wr hg")
     own(tree, 10)
     play(60 * MINUTE, {})
@@ -426,7 +446,7 @@ def test_memory_that_was_asked_for_stays(
 
 
 def test_a_kernel_that_does_not_split_for_us(run: Run, sparse: FakeTree, play: Play) -> None:
-    """It is reported once; the other work goes on."""
+    """A kernel that refuses to split is reported once; the other work goes on."""
 
     def refuse(_value: str) -> None:
         raise Error("no permission", Exit.DENIED, "", EPERM)
@@ -442,7 +462,9 @@ def test_a_kernel_that_does_not_split_for_us(run: Run, sparse: FakeTree, play: P
 
 
 def test_status_export_and_log(run: Run, tree: FakeTree, play: Play, advice: FakeAdvice) -> None:
-    """While it runs, and not afterwards; neither needs the module."""
+    """status, export and log show `maintain` while it runs, and not afterwards; none of them needs
+    the module.
+    """
     seen: list[str] = []
 
     def look() -> None:
@@ -467,7 +489,9 @@ def test_status_export_and_log(run: Run, tree: FakeTree, play: Play, advice: Fak
 def test_one_that_was_killed_counts_for_nothing(
     run: Run, tree: FakeTree, advice: FakeAdvice
 ) -> None:
-    """Its record may be there, but not its lock."""
+    """A `maintain` that was killed counts for nothing: its record may be there, but not
+    its lock.
+    """
     tree.put(LIVE, json.dumps({"pid": 1, "services": [], "waits": ""}))
     tree.put(LOCK, "maintain, pid 1\n")
     assert live(tree) == {}
@@ -502,7 +526,9 @@ def test_the_unit_that_runs_is_named(run: Run, tree: FakeTree, advice: FakeAdvic
 def test_a_service_that_starts_again(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """Another process with its number is a new one, whose memory was not worked on yet."""
+    """If a service starts again, another process with the same number is a new one, whose memory
+    was not worked on yet.
+    """
 
     def restart() -> None:
         make_heap(tree, ["full"])
@@ -517,7 +543,7 @@ def test_a_service_that_starts_again(
 def test_a_unit_that_does_not_run_yet(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice
 ) -> None:
-    """The command waits for it, if systemd knows it."""
+    """If a unit does not run yet, the command waits for it, if systemd knows it."""
     tree.put("/usr/lib/systemd/system/late.service", "[Service]\n")
     result = run("maintain", "--unit", "wrong")
     assert result.code == 2 and "systemd does not know the unit wrong.service" in result.err
@@ -537,7 +563,9 @@ def test_processes_that_end(run: Run, tree: FakeTree, play: Play, advice: FakeAd
 def test_services_of_the_manifests(
     run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Read again each minute; a wrong file is left out, and reported."""
+    """Services of the manifests are read again each minute; a wrong file is left out,
+    and reported.
+    """
     path = "/etc/mmpolicy/60-maintain.toml"
     seen: list[int] = []
 
@@ -567,7 +595,9 @@ def test_services_of_the_manifests(
 
 
 def test_apply_and_verify_take_it(run: Run, tree: FakeTree) -> None:
-    """It is no setting of the kernel, and no drift; errors in it are reported with their line."""
+    """`maintain` in a manifest is no setting of the kernel, and no drift; errors in it are reported
+    with their line.
+    """
     file = str(tree.real("/tmp/host.toml"))
     tree.put("/tmp/host.toml", "version = 1\n[maintain]\ncpu = 2.5\n[maintain.services]\ndb = true")
     assert run("apply", file).code == 0

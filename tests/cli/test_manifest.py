@@ -216,7 +216,9 @@ def test_a_file_of_its_own_that_is_wrong_is_never_left_out(
 
 
 def test_what_is_saved_under_a_lease_has_none(run: Run, tree: FakeTree, tmp_path: Path) -> None:
-    """The steps of README: ten minutes after the next boot, the policy is still on."""
+    """A manifest saved under a lease has no lease, so ten minutes after the next boot the policy is
+    still on.
+    """
     assert run("save").err == ""
     run("lease", "600")
     run("set", "anon_order", "adaptive")
@@ -429,7 +431,9 @@ def test_after_a_lease_has_expired(run: Run, tree: FakeTree, forty: Path) -> Non
 def test_what_the_kernel_lacks_is_no_fault_of_the_file(
     run: Run, tree: FakeTree, forty: Path, verb: str, lacks: str
 ) -> None:
-    """Exit 3 as other verbs, and not 1 as for a line that is wrong."""
+    """What the kernel lacks is no fault of the file: exit 3 as other verbs, and not 1 as for a line
+    that is wrong.
+    """
     if lacks == "module":
         tree.make_unloaded()
     elif lacks == "tree":

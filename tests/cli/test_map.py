@@ -214,7 +214,9 @@ def make_reservation(tree: FakeTree, pid: int, pages: int, present: int) -> None
 
 
 def test_a_mapping_beyond_a_tebibyte_is_seen_to_its_end(run: Run, tree: FakeTree) -> None:
-    """One read of all its pagemap would be cut at 2 GiB."""
+    """A mapping beyond a tebibyte is read to its end; one read of all its pagemap would be cut at 2
+    GiB.
+    """
     pages = (1 << 28) + (1 << 16)
     make_reservation(tree, 20, pages, pages - 3)
     tracemalloc.start()
@@ -228,7 +230,7 @@ def test_a_mapping_beyond_a_tebibyte_is_seen_to_its_end(run: Run, tree: FakeTree
 
 
 def test_what_is_not_there_costs_next_to_nothing(tree: FakeTree) -> None:
-    """A reservation of 16 GiB with one page in it, in executed lines: not one a page."""
+    """A reservation of 16 GiB with one page costs far fewer executed lines than its pages."""
     make_reservation(tree, 21, 1 << 22, 12345)
     lines = 0
 
@@ -288,7 +290,9 @@ def test_a_picture_does_not_go_through_a_link(run: Run, process: FakeTree, tmp_p
 def test_a_large_process_shows_how_far_it_is(
     run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a terminal, as reading gigabytes of single pages takes seconds."""
+    """On a terminal, `map` shows its progress for a large process, as reading gigabytes of single
+    pages takes seconds.
+    """
     shown = list[tuple[str, bool]]()
     monkeypatch.setattr(memory_map, "progress_line", lambda *words: shown.append(words))
     make_process(tree)
@@ -303,7 +307,9 @@ def test_a_large_process_shows_how_far_it_is(
 def test_it_ends_after_a_time(
     run: Run, tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It reports this, the missing amount, and how to see all; the part read so far is shown."""
+    """`map` ends after its time, reports that with the missing amount and how to see all, and shows
+    the part read so far.
+    """
     pages, plain = 4 * 4096, folios._entries
     make_reservation(tree, 23, pages, 0)
     entries = array("Q", [PRESENT | 600] * pages).tobytes()

@@ -116,7 +116,7 @@ def space_of(tree: FakeTree, pid: int) -> Space:
 
 
 def test_areas_of_maps(tree: FakeTree) -> None:
-    """Which of them are private, shared, reserved, or the kernel's own."""
+    """Areas of maps are private, shared, reserved, or the kernel's own."""
     lines = [
         "1000-3000 rw-p 00000000 00:00 0 [heap]", "3000-4000 ---p 00000000 00:00 0",
         "4000-5000 r--p 00001000 fe:00 77 /lib/a b", "5000-6000 r-xp 00000000 00:00 0 [vdso]",
@@ -143,7 +143,9 @@ def test_areas_of_maps(tree: FakeTree) -> None:
 
 @pytest.mark.parametrize("few", [False, True])
 def test_kinds_of_frames(tree: FakeTree, few: bool) -> None:
-    """Of each order up to a PMD; of tails alone, at the end of the file, and beyond it."""
+    """Frames are of each order up to a PMD; of tails alone, at the end of the file, and
+    beyond it.
+    """
     flags = [0] * 1536
     at = {order: 512 + (1 << order) for order in range(1, 9)}
     for order, first in at.items():
@@ -160,7 +162,9 @@ def test_kinds_of_frames(tree: FakeTree, few: bool) -> None:
 
 
 def test_other_bits_of_pagemap_are_no_frame(tree: FakeTree) -> None:
-    """Soft-dirty, exclusive, userfaultfd and guard; all 55 bits below are the frame."""
+    """Other bits of pagemap are no frame: soft-dirty, exclusive, userfaultfd and guard; all 55 bits
+    below are the frame.
+    """
     make_reservation(tree, 20, 4, 0)
     write_at(tree, "/proc/kpageflags", 515 * 8, ZERO.to_bytes(8, "little"))
     entries = [PRESENT | 0xF << 55 | 515, SWAPPED | 1 << 55 | 7, 1 << 55, SWAPPED | 1 << 58]
@@ -171,7 +175,7 @@ def test_other_bits_of_pagemap_are_no_frame(tree: FakeTree) -> None:
 
 
 def test_pages_and_the_folios_that_they_are_of(tree: FakeTree) -> None:
-    """A folio that continues is counted once; the zero page is none."""
+    """A folio that continues is counted once; the zero page is not a folio."""
 
     class Known(Frames):
         def kind(self, frame: int, few: bool = False) -> int:
@@ -206,7 +210,7 @@ def test_runs_of_pages() -> None:
 
 
 def test_a_spot_ends_where_pagemap_does(tree: FakeTree) -> None:
-    """Within an entry, too; without a page, there is no spot."""
+    """A spot ends where pagemap does, within an entry too; without a page, there is no spot."""
     make_thp(tree)
     make_sparse(tree, 10, pages=512, step=2)
     with tree.real("/proc/10/pagemap").open("r+b") as file:
@@ -219,7 +223,9 @@ def test_a_spot_ends_where_pagemap_does(tree: FakeTree) -> None:
 
 
 def test_few_frames_cost_few_bytes(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small page is known by its own flags; of a large folio, its block is read, once."""
+    """Few frames cost few bytes: a small page is known by its own flags; of a large folio, its
+    block is read, once.
+    """
     make_thp(tree)
     make_sparse(tree, 10, pages=512)
     sizes, read = list[int](), Reader.read
@@ -303,7 +309,9 @@ def look(tree: FakeTree, pid: int, wanted: int, tries: int = 8) -> Sample:
 
 @pytest.mark.parametrize(("pages", "wanted"), [(512, 8), (1024, 32), (24, 32)])
 def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
-    """The wanted number if memory is dense; in sparse memory, some of them four times."""
+    """The wanted number of spots is taken if memory is dense; in sparse memory, some of them four
+    times.
+    """
     make_thp(tree)
     make_sparse(tree, 10, pages=max(pages, 512))
     if pages < 512:
@@ -319,7 +327,9 @@ def test_spots_that_are_taken(tree: FakeTree, pages: int, wanted: int) -> None:
 
 
 def test_places_are_drawn_alike(tree: FakeTree) -> None:
-    """Each spot of each range, also the last one of a range with fewer pages."""
+    """Places are drawn alike: each spot of each range, also the last one of a range with fewer
+    pages.
+    """
     places = Places([(0, 20 * PAGE), (100 * PAGE, 116 * PAGE), (7, 7)])
     drawn = Counter(places.draw(Random(n)) for n in range(600))
     assert set(drawn) == {(0, 16), (16 * PAGE, 4), (100 * PAGE, 16)}
@@ -433,7 +443,9 @@ def test_the_cgroup_that_accounts_for_memory(tree: FakeTree, text: str, cgroup: 
 
 
 def test_rows_of_a_survey(tree: FakeTree) -> None:
-    """Each sampled process has a row; those below 1 MiB and kernel threads have none."""
+    """Each sampled process has a row in a survey; those below 1 MiB and kernel threads
+    have none.
+    """
     make_thp(tree)
     make_sparse(tree, 10, "a", 1024, 16, "/s")
     make_sparse(tree, 11, "b", 3072, 2, "/s", forbids=True)
@@ -480,7 +492,7 @@ def test_a_process_that_began_since_has_paid_all_of_it(tree: FakeTree) -> None:
 
 
 def test_a_survey_keeps_to_its_budget(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest of the least known processes come first."""
+    """A survey keeps to its budget: the largest of the least known processes come first."""
     make_thp(tree)
     for pid, pages in ((10, 1000), (11, 300), (12, 256), (13, 255)):
         count(tree, pid, "x", pages)
@@ -626,7 +638,7 @@ def test_an_svg_has_what_a_drawing_has() -> None:
 
 
 def test_folios_with_empty_pages() -> None:
-    """Aligned ones; moved ones are cut in two."""
+    """Folios with empty pages are aligned; moved ones are cut in two."""
     zeroes = bytes([0, 1, 1, 1] + [1] * 4 + [0] * 4 + [1] * 4 + [0, 1])
     kinds = b"22222222" + b"0000" + b"2222" + b"11"
     assert list(_blocks(64, Stretch(0, kinds, zeroes, {}))) == [
@@ -639,7 +651,9 @@ def test_folios_with_empty_pages() -> None:
 
 
 def test_pieces_of_areas(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours are one piece; a stretch without empty pages has a piece of no length."""
+    """Neighbouring pieces of areas are one piece; a stretch without empty pages has a piece of no
+    length.
+    """
     first, other = START // PAGE, START // PAGE + STRETCH
     found = [
         Stretch(0, b"111111..11", b"\1\0\1\1\0\0\0\0\1\0", {}),
@@ -730,7 +744,9 @@ class Pressed(Pressure):
 def test_steps_at_their_bounds(
     tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step of exactly the target time neither grows nor shrinks; and when pressure is read."""
+    """A step of exactly the target time neither grows nor shrinks; the test also checks when pressure
+    is read.
+    """
     make_thp(tree)
     pressure(tree, 0)
     tree.make_process(10)
@@ -762,7 +778,7 @@ def test_steps_at_their_bounds(
     ],
 )
 def test_steps(tree: FakeTree, clock: Clock, took: float, steps: list[int]) -> None:
-    """They grow below 1 ms, to 64 MiB at most; the pause is as long as the step, or 1 ms."""
+    """Steps grow below 1 ms, to 64 MiB at most; the pause is as long as the step, or 1 ms."""
     make_thp(tree)
     pressure(tree, 0)
     tree.make_process(10)
@@ -821,7 +837,7 @@ def test_what_khugepaged_would_fill(
 
 
 def test_who_gets_large_folios(tree: FakeTree) -> None:
-    """Inherited sizes follow the global setting; if none is always, all folios were advised."""
+    """Inherited sizes follow the global setting; if no size is always, all folios were advised."""
     make_thp(tree)
     tree.put(f"{THP}/enabled", "always [madvise] never")
     tree.put(f"{THP}/hugepages-2048kB/enabled", INHERIT)
@@ -852,7 +868,7 @@ def test_waste_that_is_worth_a_line(waste: float, error: float, anon: int, much:
 
 
 def test_who_can_be_named_to_a_command() -> None:
-    """Cgroups other than the root, whose processes are listed apart."""
+    """Commands can name cgroups other than the root, whose processes are listed apart."""
     root = row(3, 0, 9, "/")
     alone = replace(row(5, 0, 9, "x"), cgroup="/")
     inside = replace(row(9, 0, 9, "y"), cgroup="/a")
@@ -874,7 +890,9 @@ def test_names_and_lines() -> None:
     [(5000, 10, True), (5000, 9, False), (9, 500, False)],
 )
 def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, told: bool) -> None:
-    """1 % of a CPU in the kernel, as the host is not calibrated, and a fault a second."""
+    """Faults are worth a line from 1 % of a CPU in the kernel, as the host is not calibrated, and a
+    fault a second.
+    """
     make_thp(tree)
     count(tree, 11, "web", 100)
     survey = Survey(tree, 100.0, seed=1)

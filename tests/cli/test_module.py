@@ -36,7 +36,9 @@ def test_load_passes_options_and_shows_the_result(
 
 
 def test_load_where_there_is_nothing_to_load(run: Run, unloaded: FakeTree, lib: FakeLib) -> None:
-    """doctor knows whether there could be one."""
+    """`load` where there is nothing to load refers to doctor, which knows whether there could be a
+    module.
+    """
     lib.path = None
     result = run("load")
     assert (result.code, "dkms autoinstall" in result.err) == (3, True)

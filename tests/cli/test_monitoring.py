@@ -34,7 +34,7 @@ print(encoder.JSONEncoder().encode(Dashboard.from_json(json.load(sys.stdin))))
 
 
 def understood(dashboard: object) -> Any:
-    """A dashboard as understood by Grafana; ./dev puts its classes into the cache."""
+    """Return a dashboard as Grafana understands it; ./dev puts its classes into the cache."""
     done = subprocess.run(
         [sys.executable, "-c", UNDERSTOOD], input=json.dumps(dashboard), capture_output=True,
         text=True, check=True, env={**os.environ, "PYTHONPATH": str(Path(CACHE) / "grafana")},
@@ -43,7 +43,7 @@ def understood(dashboard: object) -> Any:
 
 
 def not_in(part: Any, whole: Any, path: str = "") -> list[str]:
-    """Places of a part that are missing in the whole, or different there."""
+    """Return places of a part that are missing in the whole, or different there."""
     if isinstance(part, dict) and isinstance(whole, dict):
         lost = [f"{path}/{key}" for key in part.keys() - whole.keys()]
         same = part.keys() & whole.keys()
@@ -118,7 +118,7 @@ def test_alerts_ask_for_what_is_exported(run: Run, tree: FakeTree) -> None:
 
 
 def test_alerts_name_a_page() -> None:
-    """The page to read at 3 a.m.: a section that exists."""
+    """Each alert names a page to read at 3 a.m.: a section that exists."""
     text = (EXAMPLES / "alerts.yml").read_text()
     pages = re.findall(r'runbook: "(docs/\S+)#(\S+) of mmpolicy"', text)
     assert len(pages) == text.count("alert: ")

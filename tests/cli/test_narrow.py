@@ -126,7 +126,7 @@ def test_a_pipe_has_each_row_in_a_line(run: Run, tree: FakeTree) -> None:
 
 
 def test_the_help_has_each_verb_once_and_whole(tree: FakeTree) -> None:
-    """Grouped by purpose; no sentence ends in the middle."""
+    """The help has each verb once, grouped by purpose; no sentence ends in the middle."""
     lines = on_a_terminal(tree, ["--help"], 80)
     verbs = [line.split()[0] for line in lines if line.startswith("  ") and line[2].isalpha()]
     assert set(main.list_commands(Context(main))) <= set(verbs)

@@ -38,7 +38,9 @@ def words_of(tree: FakeTree, words: list[str]) -> list[str]:
 def test_what_would_end_it_is_refused(
     ab: Run, run: Run, tree: FakeTree, clock: World, words: list[str]
 ) -> None:
-    """With an exit code of its own, and the run goes on to its end."""
+    """A change that would end a run is refused with an exit code of its own, and the run goes on to
+    its end.
+    """
     found = []
     clock.at = [(30.0, lambda: found.append(run(*words_of(tree, words))))]
     assert ab(*SWITCHBACK, *FIXED).code == 0
@@ -60,7 +62,9 @@ def test_what_does_not_concern_it_is_done(ab: Run, run: Run, tree: FakeTree, clo
 
 
 def test_only_what_is_its_own_is_kept_from_others(run: Run, tree: FakeTree) -> None:
-    """A run without profiles, such as one on knobs of the kernel, protects no setting."""
+    """A run keeps only its own settings from others: one without profiles, such as on knobs of the
+    kernel, protects none.
+    """
     with tree.locked(LOCK, "ab run, pid 99999999"):
         assert run("lease", "8").code == 0
         for name in ("ab-control", "ab-treatment"):

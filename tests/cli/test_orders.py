@@ -40,7 +40,9 @@ def clock(tree: FakeTree) -> World:
 
 
 def test_a_policy_comes_after_its_knobs_and_a_binding_after_its_profile() -> None:
-    """Also if the name of a policy sorts after `policy`."""
+    """A policy comes after its knobs, and a binding after its profile, even if the name of a policy
+    sorts after `policy`.
+    """
     policy, knob = choice("web", "anon_order"), Setting("web", "anon_order", "vma_size", "most")
     group = CgroupBinding(7)
     new: State = {group: "web", policy: "vma_size", knob: "3", Profile("web"): ""}
@@ -60,7 +62,7 @@ def test_not_every_busy_file_is_an_expired_lease(run: Run, tree: FakeTree) -> No
 
 
 def test_whatever_ends_a_change_takes_it_back(tree: FakeTree) -> None:
-    """Also other exceptions: Ctrl-C, or the exit of a handler."""
+    """Whatever ends a change undoes it, also other exceptions: Ctrl-C, or the exit of a handler."""
     before = tree.read(POLICY)
 
     def interrupt() -> None:
@@ -110,7 +112,9 @@ def test_the_module_that_is_removed_is_that_one(run: Run, lib: FakeLib) -> None:
 
 
 def test_a_knob_that_was_written_and_not_yet_noted_is_ours(tree: FakeTree) -> None:
-    """Command and watchdog were killed in between."""
+    """A knob that was written and not yet recorded counts as the run's own: command and watchdog
+    were killed in between.
+    """
     before = read_knobs(tree)
     tree.put(SIZE, "[always] inherit madvise never")
     will = {"before": {SIZE: "never"}, "ours": {SIZE: "never"}, "wanted": {SIZE: "always"}}
@@ -232,7 +236,7 @@ def test_the_watchdog_is_not_ended_by_a_signal(tree: FakeTree, clock: World, ab:
 
 
 def test_the_watchdog_ignores_signals_itself(tree: FakeTree) -> None:
-    """Also if its parent would die by them."""
+    """The watchdog ignores signals itself, even if its parent would die by them."""
     watchdog = Watchdog(Keeper(tree, {SIZE: "never"}), 60, lambda _: None, lambda: None)
     watchdog.ask({"check": True})  # so that it has started
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -269,7 +273,9 @@ def test_a_sample_file_with_a_hole_is_refused(ab: Run, out: object, clock: World
 def test_a_cgroup_that_goes_after_the_switch_is_lost(
     ab: Run, tree: FakeTree, clock: World, out: Path
 ) -> None:
-    """It may be replaced while the command runs, and at no other time."""
+    """A cgroup that is removed after the switch is lost; it may be replaced while the command runs,
+    and at no other time.
+    """
     tree.make_cgroup("/a")
     clock.at = [(21.0, lambda: tree.remove("/sys/fs/cgroup/a"))]
     result = ab(*SWITCHBACK, *FIXED, "--cgroup", "/a", "--at-switch", "true")

@@ -42,7 +42,9 @@ def value(run: Run, metric: str) -> str | None:
 
 
 def test_apply_leaves_it_alone(run: Run, tree: FakeTree, tmp_path: Path, pod: str) -> None:
-    """So do `diff`, `verify` and `save`; a binding without an owner is removed."""
+    """`apply`, `diff`, `verify` and `save` leave a binding of an owner alone; a binding without an
+    owner is removed.
+    """
     free = tree.make_cgroup("/kubepods.slice/pod1.slice/free.scope")
     run("bind", "--cgroup", "/kubepods.slice/pod1.slice/free.scope", "web")
     name = str(tmp_path / "host.toml")
@@ -103,7 +105,7 @@ def test_a_dry_run_owns_nothing(run: Run, tree: FakeTree) -> None:
 
 
 def test_what_has_gone_is_forgotten(run: Run, tree: FakeTree, pod: str) -> None:
-    """Also a damaged line; the file does not grow."""
+    """Bindings of removed cgroups are forgotten, and damaged lines too; the file does not grow."""
     tree.put(FILE, f"{tree.read(FILE)}\nnonsense\n1 web")
     tree.remove(f"/sys/fs/cgroup{POD}")
     for number in range(5):
@@ -116,7 +118,9 @@ def test_what_has_gone_is_forgotten(run: Run, tree: FakeTree, pod: str) -> None:
 
 
 def test_a_lost_binding_is_told(run: Run, tree: FakeTree, tmp_path: Path, pod: str) -> None:
-    """Of an agent, and of the manifests; and the differences of the host from them."""
+    """A lost binding of an agent or of the manifests is reported, as are the differences of the
+    host from them.
+    """
     agent, host = (f'mmpolicy_bindings_lost{{owner="{name}"}}' for name in ("agent", "host"))
     assert [value(run, each) for each in (agent, host, "mmpolicy_drift")] == ["0.0"] * 3
     run("unbind", "--cgroup", "/app.slice")
@@ -130,7 +134,9 @@ def test_a_lost_binding_is_told(run: Run, tree: FakeTree, tmp_path: Path, pod: s
 
 
 def test_the_profile_of_an_owner_cannot_go(run: Run, tree: FakeTree, pod: str) -> None:
-    """As for a process: the manifest is refused as a whole."""
+    """The profile of an owner's binding cannot be deleted, as for a process: the manifest is
+    refused as a whole.
+    """
     before = read_named(tree)
     empty = tree.real("/empty.toml")
     empty.write_text("version = 1\n")
@@ -139,7 +145,9 @@ def test_the_profile_of_an_owner_cannot_go(run: Run, tree: FakeTree, pod: str) -
 
 
 def test_neither_undoes_the_other(run: Run, tree: FakeTree, tmp_path: Path, pod: str) -> None:
-    """In any order of their changes, each has its latest request in force."""
+    """Neither the manifests nor an agent undoes the other: in any order of their changes, each has
+    its latest request in force.
+    """
     dice = random.Random(33)
     pods = [f"/kubepods.slice/{number}.scope" for number in range(4)]
     numbers = [tree.make_cgroup(path) for path in pods]

@@ -41,7 +41,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def test_the_oldest_versions_are_those_that_are_tested() -> None:
-    """Libraries run here at their lower bounds, which are Debian 12's versions."""
+    """The oldest versions are tested: libraries run here at their lower bounds, which are Debian
+    12's versions.
+    """
     project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
     here = [each for each in project["dependencies"] if "python_version < " not in each]
     lowest = dict(each.split(">=") for each in here)
@@ -63,7 +65,9 @@ def test_one_version(file: str, pattern: str) -> None:
 
 
 def test_what_an_old_pip_leaves_behind_is_told(tmp_path: Path) -> None:
-    """It copies this folder alone, and the command would lack files shared with the module."""
+    """If an old pip copies this folder alone, where the files shared with the module are missing, the
+    error says to upgrade pip.
+    """
     folder = shutil.copytree(
         SOURCE, tmp_path / "alone", symlinks=True, ignore=shutil.ignore_patterns("build")
     )
@@ -157,7 +161,7 @@ def test_completions(files: dict[str, str], name: str) -> None:
 
 @pytest.mark.parametrize(("action", "told"), [("configure", True), ("abort-upgrade", False)])
 def test_a_module_that_was_not_built_is_told(tmp_path: Path, action: str, told: bool) -> None:
-    """Without headers DKMS is silent, and apt succeeds."""
+    """A module that was not built is reported: without headers DKMS is silent, and apt succeeds."""
     (tmp_path / "uname").write_text("#!/bin/sh\necho 9.9-none\n")
     (tmp_path / "uname").chmod(0o755)
     done = subprocess.run(

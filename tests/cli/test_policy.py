@@ -33,7 +33,7 @@ refused load 13
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """An object, whose content only the helper reads."""
+    """Return an object, whose content only the helper reads."""
     path = tmp_path / "own.bpf.o"
     path.write_bytes(b"")
     return str(path)
@@ -52,14 +52,14 @@ def put_slot(tree: FakeTree, slot: int, name: str, error: str = "") -> None:
 
 @pytest.fixture
 def slots(tree: FakeTree) -> FakeTree:
-    """The host with a module that accepts programs, and none loaded."""
+    """Return the host with a module that accepts programs, and none loaded."""
     for slot in range(4):
         put_slot(tree, slot, "")
     return tree
 
 
 def test_list(slots: FakeTree, run: Run) -> None:
-    """The loaded ones, with their profiles."""
+    """`policy list` shows the loaded policies, with their profiles."""
     assert "no policy in BPF" in run("policy", "list").out
     put_slot(slots, 1, "own", error="I give up")
     slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
@@ -79,7 +79,7 @@ def test_list(slots: FakeTree, run: Run) -> None:
 
 
 def test_without_the_module(tree: FakeTree, run: Run, file: str) -> None:
-    """There is no program to unload; the other verbs name the next step."""
+    """Without the module there is no program to unload; the other verbs name the next step."""
     tree.make_unloaded()
     for words in (["load", file], ["replace", file], ["list"], ["show", "x"], ["unload", "x"]):
         result = run("policy", *words)
@@ -91,12 +91,14 @@ EVENTS = f"{TRACING}/events/mmpolicy/mmpolicy_bpf"
 
 
 def told(event: str, facts: str) -> str:
-    """A line of the trace, of a process with an odd name."""
+    """Return a line of the trace, of a process with an odd name."""
     return f"  my app-2-77      [001] ..... 12.345678: mmpolicy_bpf_{event}: policy=own {facts}"
 
 
 def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each new line, of this policy alone; the tracepoints are off again afterwards."""
+    """`policy show --live` prints each new line, of this policy alone; the tracepoints are off
+    again afterwards.
+    """
     put_slot(slots, 1, "own")
     asked, answered = told("question", "question=full(-1,14) answer=1"), told("compact", "zone=2")
     slots.trace = "\n".join([asked, answered, "CPU:1 [LOST 24 EVENTS]", "", answered, answered])
@@ -129,13 +131,13 @@ def test_live(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def interrupted(_tree: FakeTree, _path: str) -> Generator[str, None, None]:
-    """Ctrl-C while no line comes."""
+    """Let Ctrl-C come while no line comes."""
     yield ""
     raise KeyboardInterrupt
 
 
 def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:
-    """It is reported, and other output is complete."""
+    """An old module is reported, and other output is complete."""
     tree.remove(f"{CONTROL}/bpf")
     assert run("policy", "load", file).code == 3
     assert "no policy" in run("policy", "list").out
@@ -145,7 +147,7 @@ def test_an_old_module(tree: FakeTree, run: Run, file: str) -> None:
 
 
 def test_a_kernel_without(slots: FakeTree, run: Run, file: str) -> None:
-    """The reason comes from the module."""
+    """A kernel without policies in BPF gives the reason of the module."""
     slots.put(f"{CONTROL}/bpf/available", "unavailable: the module was built without BTF")
     result = run("policy", "load", file)
     assert (result.code, "without BTF" in result.err) == (3, True)
@@ -153,7 +155,7 @@ def test_a_kernel_without(slots: FakeTree, run: Run, file: str) -> None:
 
 
 def test_no_helper(slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the command that builds it."""
+    """Without the helper, the error names the command that builds it."""
     monkeypatch.setattr(bpf, "PLACES", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     result = run("policy", "load", file)
@@ -175,7 +177,7 @@ def test_the_helper_ends_in_time(
 def test_what_the_verifier_says(
     slots: FakeTree, run: Run, file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The error has one line of the verifier's log, or all of it with --log all."""
+    """The error has one line of the verifier's log, or all of it with --log."""
     (tmp_path / "said").write_text(VERIFIER)
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text(f"#!/bin/sh\ncat {tmp_path}/said >&2\nexit 1\n")
@@ -213,7 +215,7 @@ def test_load(
 
 
 def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pin is removed; one in use is kept, unless it is forced."""
+    """`unload` removes the pin of a policy; one in use is kept, unless it is forced."""
     put_slot(slots, 0, "own")
     slots.put(f"{DEFAULT}/anon_order/policy", "stock adaptive fixed [own]")
     result = run("policy", "unload", "own")
@@ -240,7 +242,9 @@ def test_unload(slots: FakeTree, run: Run, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file shown on the page, and the next step; no existing file is overwritten."""
+    """`policy new` writes the file shown on the page, and prints the next step; no existing file is
+    overwritten.
+    """
     monkeypatch.chdir(tmp_path)
     result = run("policy", "new", "mine")
     assert "next: clang" in result.out and "policy load mine.bpf.o" in result.out
@@ -257,7 +261,7 @@ def test_new(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unload_waits_for_the_module(
     slots: FakeTree, run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits some seconds at most, until the kernel has detached the program."""
+    """`unload` waits some seconds at most, until the kernel has detached the program."""
     count = f"{MODULE_DIR}/refcnt"
 
     def drop(tree: FakeTree, path: str) -> None:
@@ -294,7 +298,7 @@ def test_where_nothing_is_loaded(slots: FakeTree, run: Run, log: list[str]) -> N
 
 
 def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
-    """It is reported if the pin is not the only reference."""
+    """If the pin is not the only reference to a policy, `unload` reports that."""
     put_slot(slots, 0, "own")
     clock.steps += [lambda: None] * 100
     result = run("policy", "unload", "own")
@@ -304,12 +308,12 @@ def test_held_by_others(slots: FakeTree, run: Run, clock: Clock) -> None:
 
 
 def message(err: str, status: int = 1) -> Error:
-    """The error for a run of the helper."""
+    """Return the error for a run of the helper."""
     return why(Done(status, "", err), "x.bpf.o", 30)
 
 
 def test_why() -> None:
-    """One line each, with the next step."""
+    """Each error of the helper is one line, with the next step."""
     assert message(VERIFIER).message.endswith("invalid bpf_context access off=8 size=8")
     assert "--log" in message(VERIFIER).next_step
     assert "max_order" in message("refused register 34\n").message

@@ -35,7 +35,9 @@ def test_create(run: Run, tree: FakeTree) -> None:
 
 
 def test_create_from_default_writes_what_was_set(run: Run, tree: FakeTree) -> None:
-    """Points of the whole host, which web does not have, are in default."""
+    """`profile create` from default writes what was set, except points of the whole host, which
+    only default has.
+    """
     run("set", "anon_order", "max_copy_order=2")
     tree.writes.clear()
     assert run("profile", "create", "web", "--from", "default").code == 0
@@ -160,7 +162,7 @@ def test_without_cgroup_v2(run: Run, tree: FakeTree, web: str) -> None:
 def test_names_of_cgroups_are_not_worth_an_error(
     run: Run, tree: FakeTree, web: str, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    """If cgroup v2 is not mounted, bindings are shown by number."""
+    """If cgroup v2 is not mounted, bindings are shown by number, without an error."""
     monkeypatch.setattr("mmpolicy.control.manifest.read_given", lambda _name: "version = 1\n")
     run("bind", "--cgroup", "web", "web")
     tree.mount("cgroup /sys/fs/cgroup/memory rw,memory")

@@ -39,7 +39,7 @@ def clock(tree: FakeTree) -> World:
 def test_a_run(
     run: Run, clock: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    """The whole time at the start, a line for each metric, and a newline at the end."""
+    """A run shows the whole time at the start, a line for each metric, and a newline at the end."""
     file = StringIO()
     times = []
 

@@ -113,7 +113,7 @@ def host(name: str, metric: str, values: str, **labels: str) -> dict[str, str]:
 
 
 def test_what_rules_say(tmp_path: Path) -> None:
-    """Arms apart, without wash-out; an alert for a condition that lasts long enough."""
+    """Rules keep arms apart, without wash-out, and alert for a condition that lasts long enough."""
     series = []
     for name, arm, measured, ratio in (
         ("a", "control", 1, 0.2), ("b", "treatment", 1, 0.6), ("c", "treatment", 0, 0.9),
@@ -165,7 +165,7 @@ def test_what_rules_say(tmp_path: Path) -> None:
 
 
 def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
-    """It reads the file without a complaint."""
+    """node_exporter reads the file without a complaint."""
     tree.put(f"{COUNTERS}/anon_order/stats", TIMES)
     assert run("export", "-o", str(tmp_path / "mmpolicy.prom")).code == 0
     port = free_port()
@@ -180,7 +180,7 @@ def test_by_node_exporter(run: Run, tree: FakeTree, tmp_path: Path) -> None:
 
 
 def test_where_a_run_is(tree: FakeTree, tmp_path: Path) -> None:
-    """Phase, arm and guard of a running experiment, scraped during the run."""
+    """Phase, arm and guard of a running experiment can be scraped during the run."""
     tree.make_unloaded()
     tree.put("/proc/vmstat", "pgfault 0\nnr_mapped 7")
     port, web = free_port(), free_port()

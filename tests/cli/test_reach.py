@@ -164,14 +164,14 @@ REACHED = [
 
 @pytest.mark.parametrize(("text", "environment"), REACHED)
 def test_what_can_be_reached(start: Start, text: str, environment: dict[str, str]) -> None:
-    """No finding is reported for such a program, and no question stays open."""
+    """For a program that policies reach, no finding is reported, and no question stays open."""
     found = seen(start(text, **environment))
     assert (found.barriers, found.unknown, found.barred) == ((), (), 0.0)
     assert list(found.lines()) == []
 
 
 def test_who_else_decides_for_what_asks(start: Start) -> None:
-    """A policy that overrides advice reaches it, and so do the kernel's own sizes."""
+    """A policy that overrides advice reaches advised memory, and so do the kernel's own sizes."""
     pid = start("m = private(mmap.MADV_HUGEPAGE)")
     assert [each.key for each in seen(pid).barriers] == ["advised"]
     assert seen(pid, override=True).barriers == seen(pid, own_sizes=True).barriers == ()
@@ -192,7 +192,9 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
 
 
 def test_many_processes(start: Start) -> None:
-    """A number of the largest; one that has exited, and kernel threads, are left out."""
+    """Of many processes, a number of the largest is checked; one that has exited, and kernel
+    threads, are left out.
+    """
     large, small = start("m = private(); n = private(); forbid()"), start("forbid()")
     found = reach_of(Tree(), [2, 999_999_999, small, large], 1, into_kib=0)
     assert [each.pid for each in found] == [large]
@@ -230,8 +232,8 @@ def status(tree: FakeTree, anon: int, shared: int = 0, hugetlb: int = 0, file: i
     ],
 )
 def test_kinds_of_memory(host: FakeTree, sizes: dict[str, int], key: str, share: float) -> None:
-    """Reported from a tenth of the process and 32 MiB on; mapped files from half of it
-    and 64 MiB on.
+    """Kinds of memory are reported from a tenth of the process and 32 MiB on; mapped files from
+    half of it and 64 MiB on.
     """
     status(host, **sizes)
     found = reach(host, 10)
@@ -259,7 +261,7 @@ def test_a_small_program_that_forbids_them(host: FakeTree) -> None:
 def test_services_that_systemd_forbids_it_to(
     host: FakeTree, unit: str, key: str, told: str
 ) -> None:
-    """systemd 260 has a setting for it; the files of the unit show it."""
+    """If systemd 260 forbids large folios by a setting, the files of the unit show it."""
     host.put("/usr/lib/systemd/system/app.service", "[Service]\nMemoryTHP=system")
     host.put("/etc/systemd/system/app.service.d/50-thp.conf", f"[Service]\n{unit}")
     status(host, 256)
@@ -276,7 +278,7 @@ def test_services_that_systemd_forbids_it_to(
 
 
 def test_what_the_kernel_does_not_tell(host: FakeTree) -> None:
-    """If no size is always, PR_THP_DISABLE_EXCEPT_ADVISED is invisible."""
+    """PR_THP_DISABLE_EXCEPT_ADVISED is invisible in files of the kernel if no size is always."""
     status(host, 256)
     smaps = host.read("/proc/10/smaps")
     host.put("/proc/10/smaps", smaps.replace("VmFlags", "THPeligible:    0\nVmFlags"))

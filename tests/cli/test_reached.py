@@ -30,7 +30,7 @@ def redis(tree: FakeTree, pages: int, forbids: bool = False, flags: str = "rd wr
 
 
 def forbids(tree: FakeTree) -> None:
-    """Large folios are forbidden to it, as redis does under `always`."""
+    """Forbid large folios to the process, as redis does under `always`."""
     redis(tree, 65536, forbids=True)
 
 
@@ -39,7 +39,7 @@ def reached(tree: FakeTree) -> None:
 
 
 def advised(tree: FakeTree) -> None:
-    """Huge pages are advised in all of its memory, so little that smaps may be read."""
+    """Advise huge pages in all of its memory, so little that smaps may be read."""
     redis(tree, 10240, flags="rd wr hg")
 
 
@@ -60,7 +60,9 @@ def with_policy(run: Run, policy: str = "adaptive", *knobs: str) -> None:
 
 
 def test_bind_and_status(run: Run, host: FakeTree) -> None:
-    """Both name the process, its share, the cause, and the way out; the binding is made."""
+    """`bind` and `status` name the process, its share, the cause, and the way out; the binding is
+    made.
+    """
     forbids(host)
     with_policy(run)
     for words in (("--cgroup", SERVICE), ("--pid", "10")):
@@ -76,20 +78,20 @@ def test_bind_and_status(run: Run, host: FakeTree) -> None:
 
 
 def nothing(run: Run, host: FakeTree) -> None:
-    """The process can be reached."""
+    """Let the process be reached."""
     reached(host)
     with_policy(run)
 
 
 def no_policy(run: Run, host: FakeTree) -> None:
-    """The profile is for lazily freed memory, which large folios do not affect."""
+    """Let the profile be for lazily freed memory, which large folios do not affect."""
     forbids(host)
     with_policy(run, "stock")
     assert run("set", "madv_free", "cap", "--profile", "web").code == 0
 
 
 def overridden(run: Run, host: FakeTree) -> None:
-    """The policy decides for advised memory as well."""
+    """Let the policy decide for advised memory as well."""
     advised(host)
     with_policy(run, "adaptive", "override_madvise=1")
 
@@ -156,7 +158,7 @@ def test_what_cannot_differ_is_not_compared(
 
 
 def test_where_some_are_reached_it_warns(run: Run, host: FakeTree, tmp_path: Path) -> None:
-    """Or where the metrics are of the whole host."""
+    """Where some processes are reached, or the metrics are of the whole host, `ab run` warns."""
     forbids(host)
     make_sparse(host, 11, "other", 4096, 16, f"{SERVICE}/sub")
     host.put("/proc/11/status", "VmRSS:\t16384 kB\nRssAnon:\t16384 kB\nTHP_enabled:\t1")
@@ -168,7 +170,9 @@ def test_where_some_are_reached_it_warns(run: Run, host: FakeTree, tmp_path: Pat
 
 
 def test_explain_and_recommend(run: Run, tree: FakeTree, clock: Clock) -> None:
-    """The first line of explain; and no profile without effect is proposed."""
+    """The first line of `explain` names the barrier, and `recommend` proposes no profile without
+    effect.
+    """
     make_process(tree)
     make_traced(tree)
     clock.steps = [lambda: None] * 9

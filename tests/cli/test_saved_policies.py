@@ -38,7 +38,7 @@ mkdir -p {root}{pins}/anon_order
 
 @pytest.fixture
 def host(tree: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeTree:
-    """A host with the helper, and a module that accepts programs."""
+    """Return a host with the helper, and a module that accepts programs."""
     helper = tmp_path / "mmpolicy-bpf"
     helper.write_text(HELPER.format(root=tree.root, control=CONTROL, pins=PINS))
     helper.chmod(0o755)
@@ -49,7 +49,7 @@ def host(tree: FakeTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fak
 
 
 def boot(tree: FakeTree) -> None:
-    """Only the module is loaded, and files in /run are gone."""
+    """Let the host boot: only the module is loaded, and files in /run are gone."""
     tree.make_unloaded()
     tree.remove("/run/mmpolicy")
     tree.remove(PINS)
@@ -61,21 +61,21 @@ def boot(tree: FakeTree) -> None:
 
 
 def put_object(path: Path, name: str = "own", more: str = "") -> str:
-    """An object with a policy of a name; return its SHA-256."""
+    """Make an object with a policy of a name; return its SHA-256."""
     path.write_text(f"{name}\n{more}")
     return sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """An object."""
+    """Return an object."""
     put_object(tmp_path / "own.bpf.o")
     return tmp_path / "own.bpf.o"
 
 
 @pytest.fixture
 def saved(host: FakeTree, run: Run, file: Path, tmp_path: Path) -> Path:
-    """A manifest of a host on which a policy in BPF decides, booted since."""
+    """Return a manifest of a host on which a policy in BPF decides, booted since."""
     assert run("policy", "load", str(file)).code == 0
     run("set", "anon_order", "own")
     run("profile", "create", "web")
@@ -89,13 +89,15 @@ def saved(host: FakeTree, run: Run, file: Path, tmp_path: Path) -> Path:
 
 
 def asked(host: FakeTree) -> list[str]:
-    """Requests to the helper."""
+    """Return the requests to the helper."""
     path = host.root / "asked"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def test_round_trip(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
-    """Path and SHA-256 are in the manifest; it is loaded before its users, and only once."""
+    """After `save`, path and SHA-256 are in the manifest; `apply` loads the policy before its
+    users, and only once.
+    """
     digest = sha256(file.read_bytes()).hexdigest()
     assert f'[policies.own]\nfile = "{file}"\nsha256 = "{digest}"\n' in saved.read_text()
     assert "[own]" not in host.read(POLICY)
@@ -112,19 +114,19 @@ def test_round_trip(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
 
 
 def change(file: Path) -> None:
-    """The object is compiled again."""
+    """Compile the object again."""
     put_object(file, more="another")
 
 
 def spoil(file: Path) -> None:
-    """The kernel refuses it, whatever its SHA-256."""
+    """Let the kernel refuse the object, whatever its SHA-256."""
     saved = file.parent / "host.toml"
     old = sha256(file.read_bytes()).hexdigest()
     saved.write_text(saved.read_text().replace(old, put_object(file, "bad")))
 
 
 def rename(file: Path) -> None:
-    """The object has the policy under another name."""
+    """Let the object have the policy under another name."""
     saved = file.parent / "host.toml"
     old = sha256(file.read_bytes()).hexdigest()
     saved.write_text(saved.read_text().replace(old, put_object(file, "other")))
@@ -142,7 +144,9 @@ def rename(file: Path) -> None:
 def test_what_cannot_be_loaded(
     host: FakeTree, run: Run, saved: Path, file: Path, harm: Callable[[Path], None], word: str
 ) -> None:
-    """One line; at boot its profile stays at stock, and all else is as the manifest says."""
+    """A policy that cannot be loaded gives one line; at boot its profile stays at stock, and all
+    else is as the manifest says.
+    """
     harm(file)
     before = read_named(host)
     result = run("apply", str(saved))
@@ -164,7 +168,7 @@ def test_what_cannot_be_loaded(
 
 
 def test_dry_run(host: FakeTree, run: Run, saved: Path, file: Path) -> None:
-    """The load comes first; no program is loaded, and its own knobs are not checked."""
+    """A dry run prints the load first; no program is loaded, and its own knobs are not checked."""
     text = saved.read_text() + "\n[profiles.default.anon_order.own]\nsize = 3\n"
     saved.write_text(text)
     result = run("apply", "--dry-run", str(saved))
@@ -195,7 +199,7 @@ def test_another_object(host: FakeTree, run: Run, saved: Path, file: Path) -> No
 
 
 def test_what_save_has_to_say(host: FakeTree, run: Run, file: Path) -> None:
-    """Of state that would be missing after a boot."""
+    """`save` reports the state that would be missing after a boot."""
     run("policy", "load", str(file))
     change(file)
     result = run("save")
@@ -216,7 +220,7 @@ def test_what_save_has_to_say(host: FakeTree, run: Run, file: Path) -> None:
 
 
 def test_a_load_that_cannot_be_written_down(host: FakeTree, run: Run, file: Path) -> None:
-    """It is still loaded."""
+    """If the load of a policy cannot be recorded, the policy is still loaded."""
     host.put(RECORDS, "a file where the folder should be")
     result = run("policy", "load", str(file))
     assert (result.code, "mmpolicy save will leave the policy out" in result.err) == (0, True)
@@ -249,7 +253,7 @@ def test_what_is_no_change(host: FakeTree, run: Run, file: Path) -> None:
     ],
 )
 def test_what_is_no_policy(host: FakeTree, run: Run, tmp_path: Path, text: str) -> None:
-    """The error has the line."""
+    """The error about an invalid entry has the line."""
     manifest = tmp_path / "m.toml"
     manifest.write_text(f"version = 1\n{text}\n")
     number = 2 + text.startswith("[policies]\n")

@@ -76,7 +76,9 @@ def test_what_is_there(space: Space, memory: Memory) -> None:
 def test_a_walk_goes_on_where_it_ended(
     space: Space, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a number of pages, regions, or bytes, no page is lost or reported twice."""
+    """A walk goes on where it ended: after a number of pages, regions, or bytes, no page is lost or
+    reported twice.
+    """
     pages = list(range(0, PAGES, 3))
     memory.fill(*pages)
     monkeypatch.setattr(Holds, "pages", lambda _self: 7)
@@ -108,7 +110,9 @@ def test_areas_are_those_of_maps(space: Space) -> None:
 
 
 def test_guards_are_not_swapped(space: Space, memory: Memory) -> None:
-    """Linux 6.13 has guard regions; from 6.15 on pagemap tells them from swapped pages."""
+    """Guards are not reported as swapped: Linux 6.13 has guard regions; from 6.15 on pagemap tells
+    them from swapped pages.
+    """
     memory.fill(*range(16))
     try:
         memory.map.madvise(GUARD_INSTALL, 4 * PAGE, 4 * PAGE)
@@ -123,7 +127,9 @@ def test_guards_are_not_swapped(space: Space, memory: Memory) -> None:
 
 
 def test_guards_in_entries(tree: FakeTree) -> None:
-    """Entries of the file for a guard page, for a swapped page and for a page of a file."""
+    """Entries of the file are told apart for a guard page, for a swapped page and for a page of a
+    file.
+    """
     entries = array("Q", [
         ENTRY_PRESENT | 5, ENTRY_SWAPPED | 7, ENTRY_SWAPPED | ENTRY_GUARD, 0,
         ENTRY_PRESENT | 1 << 61 | 9, 1 << 55,
@@ -196,7 +202,7 @@ def test_costs_rise_with_what_reads_take() -> None:
 
 
 def test_the_cpu_is_kept_only_for_a_read() -> None:
-    """The scheduler is restored afterwards, whatever happens, and if it may not be changed."""
+    """The scheduler is restored after a read, whatever happens, and if it may not be changed."""
     holds, usual = Holds(Tree()), os.sched_getscheduler(0)
     with pytest.raises(ZeroDivisionError), holds.undisturbed(), holds.undisturbed():
         raise ZeroDivisionError
@@ -224,7 +230,9 @@ def areas_of(tree: FakeTree, sizes: list[int]) -> list[tuple[int, int]]:
 
 
 def test_smaps_is_read_up_to_what_takes_too_long(tree: FakeTree) -> None:
-    """In pieces that are shorter than an area; a read to the end of one would go on."""
+    """smaps is read up to what takes too long, in pieces that are shorter than an area; a read to
+    the end of one would go on.
+    """
     where = areas_of(tree, [1] * 20 + [8000] + [1] * 5)
     details = Space(tree, 7, Holds(tree)).details()
     known = [details[each] is not None for each in where]
@@ -235,7 +243,9 @@ def test_smaps_is_read_up_to_what_takes_too_long(tree: FakeTree) -> None:
 
 
 def test_empty_page_tables_take_time_too(tree: FakeTree) -> None:
-    """Few pages, each in a table of its own: smaps walks all entries."""
+    """Empty page tables take time too: with few pages, each in a table of its own, smaps walks all
+    entries.
+    """
     areas_of(tree, [1, 2, 3])
     tree.put("/proc/7/status", "VmRSS:\t24 kB\nVmPTE:\t1000000 kB")
     tree.put("/proc/7/maps", f"{START:x}-{START + (64 << 30):x} rw-p 00000000 00:00 0 \n")
@@ -255,7 +265,9 @@ def test_a_process_that_is_not_there() -> None:
 
 
 def test_huge_pages_are_one_step(space: Space) -> None:
-    """A kernel that can scan reports huge entries; smaps takes one step for 512 pages then."""
+    """Huge pages are one step: a kernel that can scan reports huge entries; smaps takes one step
+    for 512 pages then.
+    """
     with mmap.mmap(-1, 8 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for page in range(0, 2048, 256):
@@ -267,7 +279,7 @@ def test_huge_pages_are_one_step(space: Space) -> None:
 
 
 def test_regions_have_no_end_of_their_own() -> None:
-    """[vsyscall] lies where no process has memory."""
+    """[vsyscall] has no end among regions: it lies where no process has memory."""
     space = Space(Tree(), os.getpid(), Holds(Tree()))
     assert [*space.regions(0xFFFFFFFFFF600000, 0xFFFFFFFFFF601000)] == []
     assert Region(0, 3 * PAGE, PRESENT).pages == 3

@@ -64,7 +64,7 @@ def test_the_record_has_a_bound(run: Run, host: FakeTree) -> None:
 
 
 def test_revert_takes_back_a_unit_that_has_started_since(run: Run, host: FakeTree) -> None:
-    """And a second revert undoes the first."""
+    """`revert` takes back a unit that has started since, and a second revert undoes the first."""
     assert run("bind", "--unit", "redis-server", "web").code == 0
     number = restart(host, "web")
     assert read_named(host)[f"cgroups/{number}"] == "web"
@@ -87,7 +87,9 @@ def test_revert_leaves_what_somebody_else_has_bound_since(run: Run, host: FakeTr
 def test_revert_takes_a_profile_from_services_that_have_started_since(
     run: Run, host: FakeTree
 ) -> None:
-    """The kernel would refuse to delete it."""
+    """`revert` takes a profile from services that have started since, as the kernel would refuse to
+    delete it.
+    """
     text = MANIFEST + '[profiles.new]\n[bindings]\n"redis-server.service" = "new"\n'
     host.put("/etc/mmpolicy/host.toml", text)
     assert run("apply", str(host.real("/etc/mmpolicy"))).code == 0

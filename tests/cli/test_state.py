@@ -34,7 +34,9 @@ Step = Callable[[random.Random], tuple[str, str]]
 def test_a_profile_that_goes_while_it_is_read(
     tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a lease expires: the state read is the one after it."""
+    """If a profile disappears while the state is read, as when a lease expires, the state read is
+    the one after it.
+    """
     expected = read_state(tree)
     tree.make_profile("short")
     read, gone = tree.read, list[str]()

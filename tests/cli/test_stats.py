@@ -41,7 +41,9 @@ def test_where_the_action_is(run: Run, tree: FakeTree) -> None:
 
 
 def test_times_are_told_and_not_their_histogram(run: Run, tree: FakeTree) -> None:
-    """Half of 100 faults from 1,024 to 1,152 ns, half from 2,048 to 2,304."""
+    """Times are printed instead of their histogram: half of 100 faults from 1,024 to 1,152 ns, half
+    from 2,048 to 2,304.
+    """
     times = "fault_ns_log2_10_0 50\nfault_ns_log2_11_0 50\nfault_ns_log2_12_7 0"
     tree.put(STATS, f"decisions 100\nfault_ns 163200\n{times}")
     rows = run("stats").out.splitlines()
@@ -188,7 +190,9 @@ def test_export_of_times_is_a_histogram(run: Run, tree: FakeTree) -> None:
 
 
 def test_export_of_bindings(run: Run, tree: FakeTree) -> None:
-    """By the label of container metrics, so that these can be joined with a profile."""
+    """Bindings are exported by the label of container metrics, so that these can be joined with a
+    profile.
+    """
     tree.make_cgroup("/system.slice/web.service")
     run("profile", "create", "web")
     run("bind", "--cgroup", "/system.slice/web.service", "web")
@@ -199,7 +203,7 @@ def test_export_of_bindings(run: Run, tree: FakeTree) -> None:
 
 
 def test_export_of_huge_pages(run: Run, tree: FakeTree) -> None:
-    """By common names and labels, also without the module."""
+    """Huge pages are exported by common names and labels, also without the module."""
     stat = "anon 1000\nanon_thp 500\nshmem 1000\nshmem_thp 250\nfile 9\nfile_thp 7\nodd\n"
     for path, text in ("/vm", stat), ("/idle", "anon 0\nshmem 0"), ("/none", None):
         tree.make_cgroup(path)
@@ -259,7 +263,7 @@ def test_export_over_http(run: Run, tree: FakeTree, clock: Clock) -> None:
 
 
 def test_where_export_listens(run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only on this host if no address is given, and until it is terminated."""
+    """`export` listens only on this host if no address is given, and until it is terminated."""
     given: list[tuple[int, str]] = []
     monkeypatch.setattr(
         "prometheus_client.start_http_server", lambda port, host, _all: given.append((port, host))

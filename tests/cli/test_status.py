@@ -48,7 +48,7 @@ def test_what_is_not_stock_and_for_whom(run: Run, tree: FakeTree) -> None:
 
 
 def test_a_shadow_is_not_stock(run: Run) -> None:
-    """It is shown although no policy is on; inactive ones are not."""
+    """A shadow is shown although no policy is on; inactive ones are not."""
     run("set", "anon_order", "shadow=adaptive", "max_copy_order=0")
     (row,) = [line.split() for line in run("status").out.splitlines() if "anon_order" in line]
     knobs = [word for word in COMMON.split() if "max_copy" not in word]
@@ -73,7 +73,9 @@ def test_experiment_and_expiry(run: Run, tree: FakeTree) -> None:
 
 
 def test_without_the_module(run: Run, tree: FakeTree) -> None:
-    """People see the settings that need no module; programs get the error alone."""
+    """Without the module, people see the settings that need no module; programs get the error
+    alone.
+    """
     tree.make_unloaded()
     assert (run("status").code, run("status").out) == (3, "")
     tree.put(RECOVERY, "{}")

@@ -19,7 +19,7 @@ PAIRS = ("in", "it", "__", "mm", "_s")
 
 
 def some_names(rng: random.Random, number: int) -> list[str]:
-    """Names of all lengths, the longest as long as C++ and Rust make them."""
+    """Return names of all lengths, the longest as long as C++ and Rust make them."""
     letters = "abinmst_0123456789."
     lengths = [1, 3, 20, 30, 60, 125, 140]
     texts = ["".join(rng.choices(letters, k=rng.choice(lengths))) for _ in range(number - 1)]
@@ -29,7 +29,9 @@ def some_names(rng: random.Random, number: int) -> list[str]:
 @pytest.mark.parametrize("aligned", [4, 8])
 @pytest.mark.parametrize("number", [257, 511, 512, 513, 770, 1025])
 def test_all_names_are_found(number: int, aligned: int) -> None:
-    """Whatever data is around the tables, even data that looks like a part of one."""
+    """All names are found whatever data is around the tables, even data that looks like a part of
+    one.
+    """
     rng = random.Random(number)
     for before in (0, aligned, 40, 4096):
         names = some_names(rng, number)
@@ -41,7 +43,7 @@ def test_all_names_are_found(number: int, aligned: int) -> None:
 
 
 def damages(tables: bytes) -> list[bytes]:
-    """Damaged lists of names."""
+    """Return damaged lists of names."""
     digits = tables.index(DIGITS)
     return [
         b"", DIGITS, bytes(100_000), DIGITS * 1000, tables[:digits], tables[:-1],
@@ -57,7 +59,7 @@ def test_what_is_no_list_is_refused() -> None:
 
 
 def packers() -> dict[str, Callable[[bytes], bytes]]:
-    """Compressions of kernels that Python supports."""
+    """Return the compressions of kernels that Python supports."""
     import bz2
     import gzip
     import lzma
@@ -81,7 +83,9 @@ def test_what_is_compressed_is_as_long_as_it_says(kind: str) -> None:
 
 
 def test_places_of_tokens_are_those_of_the_table() -> None:
-    """Each begins after the end of the one before, the first after a zero."""
+    """Places of tokens are those of the table: each begins after the end of the one before, the
+    first after a zero.
+    """
     words = [b"%c" % at if at in range(48, 58) else b"t%d" % at for at in range(256)]
     starts = [0, *accumulate(len(word) + 1 for word in words)]
     table = b"".join(word + b"\0" for word in words)
@@ -98,7 +102,9 @@ def test_places_of_tokens_are_those_of_the_table() -> None:
 
 @pytest.mark.parametrize("aligned", [4, 8])
 def test_tokens_are_found_wherever_they_lie(aligned: int) -> None:
-    """The offsets of tokens follow at the next multiple of 4, or of 8."""
+    """Tokens are found wherever they lie: their offsets follow at the next multiple of
+    4, or of 8.
+    """
     words = [b"%c" % at if at in range(48, 58) else b"t%d" % at for at in range(256)]
     starts = [0, *accumulate(len(word) + 1 for word in words)]
     table = b"".join(word + b"\0" for word in words)

@@ -73,7 +73,9 @@ def drop_ins(host: FakeTree) -> dict[str, str]:
 
 
 def test_a_template_is_bound_with_its_instances(run: Run, host: FakeTree) -> None:
-    """Running ones are bound now, each other one when it starts; those of users are not."""
+    """A template is bound with its instances: running ones now, each other one when it starts;
+    those of users are not.
+    """
     result = run("bind", "--unit", "worker@.service", "web")
     assert (result.code, "runs now" in result.out) == (0, False), result.err
     assert bound(host) == dict.fromkeys(
@@ -85,7 +87,9 @@ def test_a_template_is_bound_with_its_instances(run: Run, host: FakeTree) -> Non
 
 
 def test_what_reload_verify_and_export_make_of_a_template(run: Run, host: FakeTree) -> None:
-    """No binding is lost, also of instances started since; there is no drift."""
+    """After reload, verify and export, no binding of a template is lost, also of instances started
+    since; there is no drift.
+    """
     folder = str(host.real(FOLDER))
     assert run("bind", "--unit", "worker@.service", "web").code == 0
     start(host, "worker@2.service", "web")
@@ -120,7 +124,9 @@ def test_an_instance_that_is_not_bound_is_drift_and_healed(run: Run, host: FakeT
 def test_an_instance_goes_before_its_template(
     run: Run, host: FakeTree, order: tuple[str, str]
 ) -> None:
-    """Whichever comes first, in a manifest and on the command line."""
+    """An instance goes before its template, whichever comes first in a manifest or on the command
+    line.
+    """
     profiles = {"worker@special": "db", "worker@": "web"}
     lines = "".join(f'"{unit}.service" = "{profiles[unit]}"\n' for unit in order)
     host.put(f"{FOLDER}/host.toml", f"version = 1\n[bindings]\n{lines}")
@@ -189,7 +195,9 @@ def test_an_alias_in_a_manifest_is_not_unbound(run: Run, host: FakeTree) -> None
 
 
 def test_a_service_that_has_moved_to_another_slice_is_not_unbound(run: Run, host: FakeTree) -> None:
-    """Its drop-in binds it by its name; the manifest has the old path."""
+    """A service that has moved to another slice is not unbound: its drop-in binds it by name, while
+    the manifest has the old path.
+    """
     line = '"/system.slice/nginx.service" = "web"\n'
     host.put(f"{FOLDER}/host.toml", f"version = 1\n[bindings]\n{line}")
     start(host, "nginx.service", "web", "/app.slice")
@@ -210,7 +218,9 @@ def test_a_service_that_has_moved_to_another_slice_is_not_unbound(run: Run, host
 def test_names_that_the_kernel_has_files_of(
     run: Run, host: FakeTree, unit: str, cgroup: str
 ) -> None:
-    """Systemd puts an underscore before them."""
+    """For names that the kernel has files of, systemd puts an underscore before the
+    cgroup's name.
+    """
     assert cgroup_name(unit) == cgroup
     host.make_cgroup(f"/system.slice/{cgroup}")
     assert run("bind", "--force", "--unit", unit, "web").code == 0
@@ -255,7 +265,9 @@ def test_a_wrong_name_is_refused(run: Run, host: FakeTree, given: str, said: str
     "given", ["redis-server", "worker@new", "worker@special", "getty@tty9", "old", "transient"]
 )
 def test_a_unit_that_systemd_knows_is_bound(run: Run, host: FakeTree, given: str) -> None:
-    """By its file, by its template's file, by an instance's own, masked, or without a file."""
+    """A unit that systemd knows is bound: by its file, by its template's file, by an instance's
+    own, masked, or without a file.
+    """
     host.make_cgroup("/system.slice/transient.service")
     assert run("bind", "--unit", given, "web").code == 0
 
@@ -297,7 +309,7 @@ def test_what_is_left_out_tells_a_stopped_unit_from_a_wrong_one(run: Run, host: 
     ["top -n 1 --unit", "top -n 1 --cgroup", "stats --cgroup", "unbind --cgroup"],
 )
 def test_a_stopped_unit_and_a_wrong_one(run: Run, host: FakeTree, words: str) -> None:
-    """Wherever a unit names a cgroup, the two are distinguished."""
+    """A stopped unit and a wrong name are distinguished wherever a unit names a cgroup."""
     for given in ("nginx", "nginx.service"):
         stopped = run(*words.split(), given)
         assert (
@@ -321,7 +333,9 @@ def test_a_host_without_systemd_takes_any_name(run: Run, tree: FakeTree) -> None
 
 
 def test_what_the_drop_in_of_an_instance_binds(host: FakeTree) -> None:
-    """The cgroup that the instance starts in, by the id of the kernel."""
+    """The drop-in of an instance binds the cgroup that the instance starts in, by the id of the
+    kernel.
+    """
     host.make_cgroup("/system.slice/worker@1.service")
     done = start_service(host, "worker@1")
     assert done.returncode == 0, done.stderr

@@ -56,7 +56,9 @@ def test_tables(run: Run) -> None:
 
 
 def test_cgroups_without_a_memory_controller_are_told(run: Run, tree: FakeTree) -> None:
-    """As on a hybrid host, where the controller is in a hierarchy of cgroup v1."""
+    """Cgroups without a memory controller are reported, as on a hybrid host, where the controller
+    is in a hierarchy of cgroup v1.
+    """
     note = "note: the use by cgroup is not shown, as no cgroup accounts for memory on this host"
     assert note not in run("thp").out
     for path in ("/a", "/a/b", "/a/b/c"):
@@ -99,7 +101,7 @@ ROLLUP = "Rss: {} kB\nAnonHugePages: {} kB\nShmemPmdMapped: {} kB\nFilePmdMapped
 def test_pools_of_hugetlb(
     run: Run, tree: FakeTree, pools: dict[int, tuple[int, int]], told: list[list[str]]
 ) -> None:
-    """Memory in them is free for no other use, so pools with pages are shown."""
+    """Pools of hugetlb with pages are shown, as memory in them is free for no other use."""
     for size, (pages, free) in pools.items():
         for name, value in (("nr", pages), ("free", free), ("resv", 0), ("surplus", 0)):
             tree.put(f"/sys/kernel/mm/hugepages/hugepages-{size}kB/{name}_hugepages", str(value))
@@ -122,7 +124,9 @@ def make_vm(tree: FakeTree, pid: int, name: str, pages: int, anon: int, shmem: i
 
 
 def test_virtual_machines(run: Run, tree: FakeTree) -> None:
-    """Processes of QEMU, and others with KVM open; with the share in huge pages."""
+    """Processes of QEMU, and others with KVM open, are shown as virtual machines, with their share
+    in huge pages.
+    """
     assert "MACHINE" not in run("thp").out and "machines" not in run("thp", "--json").json
     make_vm(tree, 20, "qemu-system-x86", 4096, 8192, 4096)
     make_vm(tree, 21, "fc_vcpu", 4096, 0, 0)
@@ -151,7 +155,7 @@ def test_watch(run: Run, tree: FakeTree, clock: Clock) -> None:
 
 
 def test_a_host_that_has_little(run: Run, tree: FakeTree) -> None:
-    """No huge pages, no pressure, no cgroup v2: the other figures are shown."""
+    """On a host without huge pages, pressure or cgroup v2, the other figures are shown."""
     for path in (THP, VM, "/proc/pressure"):
         tree.remove(path)
     tree.mount()

@@ -49,7 +49,9 @@ def test_waste_is_estimated_and_named(run: Run, host: FakeTree) -> None:
 
 
 def test_memory_by_kind(run: Run, host: FakeTree) -> None:
-    """Of a process and of its cgroup; unexamined kinds are named, with the time of a look."""
+    """Memory of a process and of its cgroup is shown by kind; unexamined kinds are named, with the
+    time of a look.
+    """
     sizes(host, 10, 4096, more="RssShmem:\t1024 kB\nHugetlbPages:\t2048 kB\nVmSwap:\t8 kB")
     data = run("top", "-n", "1", "--json", *ALL).json
     row = data["processes"][0]
@@ -63,7 +65,9 @@ def test_memory_by_kind(run: Run, host: FakeTree) -> None:
 
 @pytest.mark.parametrize(("merged", "kib"), [("256", 1024), ("0", 0), ("", 0), ("999999", 16384)])
 def test_ksm_is_what_the_kernel_counts(run: Run, host: FakeTree, merged: str, kib: int) -> None:
-    """Not from kpageflags: Linux 6.12 sets the bit for all anonymous memory."""
+    """KSM is what the kernel counts, not the bit of kpageflags: Linux 6.12 sets the bit for all
+    anonymous memory.
+    """
     host.put("/proc/10/ksm_merging_pages", merged)
     row = run("top", "-n", "1", "--json", *ALL).json["processes"][0]
     assert (row["pid"], row["kinds_kib"]["ksm"]) == (10, kib)
@@ -94,7 +98,9 @@ def test_rates_and_sorting(run: Run, host: FakeTree, clock: Clock, sort: str, fi
 
 
 def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
-    """800 a second of 2,000 ns each are 0.16 % of a CPU, once the host is calibrated."""
+    """Page faults take CPU time: 800 a second of 2,000 ns each are 0.16 % of a CPU, once the host
+    is calibrated.
+    """
     busy = partial(count, host, 11, "(a) b", 2048, 4000, 125)
     clock.steps = [busy]
     data = run("top", "-n", "1", "--sort", "faults", "--json", *ALL).json
@@ -111,7 +117,7 @@ def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_who_began_meanwhile_pays_too(run: Run, host: FakeTree, clock: Clock) -> None:
-    """A compiler lives shorter than an interval."""
+    """A process that began meanwhile counts too: a compiler lives shorter than an interval."""
 
     def begin() -> None:
         make_sparse(host, 13, "cc1", 512, 1, "/web.service")
@@ -131,7 +137,7 @@ def test_a_unit_alone(run: Run, host: FakeTree, clock: Clock) -> None:
 
 
 def test_live(run: Run, host: FakeTree, clock: Clock) -> None:
-    """Frame by frame until Ctrl-C, or a number of frames."""
+    """`top` prints frame by frame until Ctrl-C, or a number of frames."""
     clock.steps = [lambda: None] * 2
     frames = run("top", "--json", *ALL).out.splitlines()
     assert [json.loads(frame)["command"] for frame in frames] == ["top"] * 3
@@ -202,7 +208,7 @@ def without_thp(tree: FakeTree) -> None:
 def test_hosts_that_are_otherwise(
     run: Run, host: FakeTree, clock: Clock, change: Callable[[FakeTree], None], when: str
 ) -> None:
-    """No traceback, and the others are shown."""
+    """On unusual hosts there is no traceback, and the other processes are shown."""
     if when == "before":
         change(host)
     else:
@@ -218,7 +224,7 @@ def test_hosts_that_are_otherwise(
 
 
 def test_an_ordinary_user(run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that need root are named, the others are shown."""
+    """For an ordinary user, parts that need root are named, and the others are shown."""
     plain = host.reader
 
     def reader(path: str) -> object:
@@ -250,7 +256,7 @@ def test_a_container_that_may_not_look(
 
 
 def test_names_move_no_cursor(run: Run, host: FakeTree) -> None:
-    """A program chooses its own name."""
+    """Names cannot move the cursor, although a program chooses its own name."""
     make_sparse(host, 12, "a) \033[2J\n(b", 1024, 2, "/x")
     host.put("/proc/12/cgroup", b"0::/x\033[2J\n")
     data = run("top", "-n", "1", "--json", *ALL).json
@@ -261,7 +267,9 @@ def test_names_move_no_cursor(run: Run, host: FakeTree) -> None:
 
 @pytest.mark.parametrize("used", [0.02, 0.3, 0.5, 0.97])
 def test_the_error_is_what_it_says(used: float) -> None:
-    """The truth is within it in about 95 of 100 samples, whatever the share in use."""
+    """The truth is within the printed error in about 95 of 100 samples, whatever the
+    share in use.
+    """
     rng = random.Random(used)
     hits = 0
     for _ in range(200):
@@ -322,7 +330,9 @@ class Meter(Tree):
 
 
 def test_the_budget_is_kept_and_everybody_gets_a_turn(tree: FakeTree) -> None:
-    """Two thousand files a round, of which a turn may read fifty."""
+    """The budget is kept, and each process gets a turn: two thousand files a round, of which a turn
+    may read fifty.
+    """
     make_thp(tree)
     crowd(tree, 400)
     meter = Meter(str(tree.root))
@@ -341,7 +351,8 @@ def test_the_budget_is_kept_and_everybody_gets_a_turn(tree: FakeTree) -> None:
 def test_a_slow_host(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first frame has all processes, whatever the cost; later ones are delayed by it.
+    """On a slow host, the first frame has all processes, whatever the cost; later ones are delayed
+    by it.
 
     A list of processes takes four times the budget of an interval.
     """
@@ -375,7 +386,9 @@ def cells_of(row: dict[str, Any]) -> list[str]:
 
 
 def test_cells_of_a_row() -> None:
-    """MiB and percent with as many digits as help; a mark stands for unknown values."""
+    """Cells of a row have MiB and percent with as many digits as help; a mark stands for unknown
+    values.
+    """
     data = _data(
         Row("x", False, (7,), "/", 2050, 1030, 0.12345, 333.4, 50.6, Rates(800.04, 0.12345, 0.0567),
             {9: 0.98765, 0: 0.01234, 4: 0.0}, ("y",)),

@@ -353,7 +353,9 @@ def test_keys_that_come_together(text: str, keys: list[str]) -> None:
 
 
 def test_what_is_chosen_stays_while_rows_move() -> None:
-    """It is the first row until a key moves it; if its row disappears, its neighbour follows."""
+    """The selected row stays selected while rows move; it is the first row until a key moves it,
+    and its neighbour if it disappears.
+    """
 
     def frame(*names: str) -> dict[str, Any]:
         rows = [row(0, 0, cgroup=name) for name in names]
@@ -386,7 +388,7 @@ def test_no_key_but_y_runs_anything(key: str) -> None:
 
 
 def test_tables_and_json_have_the_same_rows(run: Run, host: FakeTree, clock: Any) -> None:
-    """For -n 1; a pipe gets whole names and all columns."""
+    """Tables and JSON have the same rows with -n 1; a pipe gets whole names and all columns."""
     clock.steps = [lambda: None] * 9
     text = run("top", "-n", "1", "--cpu", "100").out
     clock.steps = [lambda: None] * 9

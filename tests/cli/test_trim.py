@@ -89,7 +89,9 @@ def test_dry_run(run: Run, host: FakeTree) -> None:
 def test_steps_are_short_and_have_pauses(
     run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten milliseconds for 2 MB: a step stays at that; the pause is as long."""
+    """Steps are short and have pauses: at ten milliseconds for 2 MB a step stays at that; the pause
+    is as long.
+    """
     took = 0.01
 
     def slow(value: str) -> None:
@@ -130,7 +132,7 @@ def trim_of(run: Run, *words: str) -> tuple[int, int, dict[str, int]]:
 
 
 def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
-    """Used, advised and locked memory: with MiB, cause and exit code."""
+    """Used, advised and locked memory is left alone, and reported with MiB, cause and exit code."""
     assert trim_of(run, "--pid", "11") == (0, 0, {})
     make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
     make_sparse(host, 13, "jvm", 1024, 16, "/jvm.service", "rd wr lo")
@@ -145,7 +147,9 @@ def test_what_is_left_alone(run: Run, host: FakeTree) -> None:
 
 
 def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
-    """Not "nothing", but how to get at it, with the MiB; equal in a dry run and a real one."""
+    """`trim` says what it left alone, how to get at it, and the MiB; equally in a dry run and a
+    real one.
+    """
     make_sparse(host, 12, "qemu", 1024, 16, "/vm.service", "rd wr hg")
     for words in ((), ("--dry-run",)):
         result = run("trim", "--unit", "vm", *words)
@@ -159,7 +163,9 @@ def test_it_says_what_it_left_alone(run: Run, host: FakeTree) -> None:
 
 
 def test_what_would_take_too_long_to_find_out(run: Run, host: FakeTree) -> None:
-    """Advice is shown only in smaps, which is not read if that takes too long."""
+    """Advice is shown only in smaps, which is not read if that takes too long: then memory may be
+    advised, and is left alone.
+    """
     make_sparse(host, 12, "db", 8192, 16, "/db.service")
     sizes(host, 12, 8 << 20)
     smaps = "/proc/12/smaps"
@@ -170,7 +176,9 @@ def test_what_would_take_too_long_to_find_out(run: Run, host: FakeTree) -> None:
 
 
 def test_what_nobody_maps_any_more(run: Run, host: FakeTree) -> None:
-    """All but one page of each folio was unmapped: they are free once it is split."""
+    """Pages that no process maps any more, all but one of each folio, are free once the folio is
+    split.
+    """
     make_sparse(host, 12, "jvm", 1024, 1, "/jvm.service")
     entries = array("Q", host.read_bytes("/proc/12/pagemap"))[START // PAGE :]
     first = (entries[0] & ~PRESENT) % (1 << 55)
@@ -188,7 +196,9 @@ def test_what_nobody_maps_any_more(run: Run, host: FakeTree) -> None:
 
 
 def test_what_is_pinned_stays(run: Run, host: FakeTree) -> None:
-    """The kernel splits no folio, and reports success; the command reads the pages again."""
+    """Pinned memory stays: the kernel splits no folio, and reports success; the command reads the
+    pages again.
+    """
     host.splits = lambda _value: None
     result = run("trim", "--unit", "redis")
     assert (result.code, len(host.writes) > 0) == (5, True)
@@ -208,7 +218,9 @@ def test_shared_memory_and_pools_are_told(run: Run, host: FakeTree) -> None:
 def test_how_long_it_held_them_up_is_told(
     run: Run, host: FakeTree, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    """Of all work, not of writes alone; and no process is read as a whole."""
+    """The longest hold of all work is printed, not of writes alone; and no process is read as a
+    whole.
+    """
     for pid in 10, 11:
         host.put(f"/proc/{pid}/smaps_rollup", "none may be read")
     monkeypatch.setattr(Holds, "took", lambda self, _s: setattr(self, "longest_s", 0.0123))
@@ -217,7 +229,9 @@ def test_how_long_it_held_them_up_is_told(
 
 
 def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -> None:
-    """At once by the mean of ten seconds, later by the stalls since then."""
+    """`trim` stops when memory is short: at once by the mean of ten seconds, later by the stalls
+    since then.
+    """
     pressure(host, 50)
     result = run("trim", "--pid", "10")
     assert (result.code, host.writes) == (1, [])
@@ -237,7 +251,7 @@ def test_it_stops_when_memory_is_short(run: Run, host: FakeTree, clock: Clock) -
 
 
 def test_it_stops_while_it_looks(run: Run, host: FakeTree) -> None:
-    """Also in memory that has no empty folio."""
+    """`trim` stops while it looks, also in memory that has no empty folio."""
     pressure(host, 50)
     assert run("trim", "--pid", "11", "--json").json["stopped"].startswith("tasks wait")
 
@@ -276,7 +290,7 @@ def no_root(tree: FakeTree) -> None:
 
 
 def silent_lockdown(tree: FakeTree) -> None:
-    """Lockdown that securityfs does not show, or a container."""
+    """Model lockdown that securityfs does not show, or a container."""
     tree.opens = lambda path: path != SPLIT  # type: ignore[method-assign]
 
 
@@ -298,7 +312,7 @@ def refused(tree: FakeTree) -> None:
 def test_where_it_is_forbidden(
     run: Run, host: FakeTree, change: Callable[[FakeTree], None], code: int, text: str, remains: str
 ) -> None:
-    """It says so, with the memory left."""
+    """Where splitting is forbidden, `trim` says so, with the memory left."""
     change(host)
     if change is silent_lockdown:
         planned = run("trim", "--unit", "redis", "--dry-run")
@@ -327,7 +341,7 @@ def test_what_cannot_be_looked_at(
 
 
 def test_processes_that_end(run: Run, host: FakeTree) -> None:
-    """At the first write, between two, and before."""
+    """A process may end at the first write, between two, and before: `trim` goes on."""
     host.put("/sys/fs/cgroup/redis.service/cgroup.procs", "9\n10\n11")
     host.refusals[SPLIT] = ESRCH
     data = run("trim", "--unit", "redis", "--json").json
@@ -358,7 +372,7 @@ def test_no_other_file_is_written(tree: FakeTree, path: str) -> None:
 
 
 def test_keep(run: Run, tree: FakeTree, clock: Clock, log: list[str]) -> None:
-    """One change, made before: a binding to a profile that examines neighbours first."""
+    """--bind makes one change first: a binding to a profile that examines neighbours."""
     make_thp(tree)
     make_sparse(tree, 10)
     tree.put(f"{THP}/khugepaged/max_ptes_none", "511")

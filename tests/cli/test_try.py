@@ -85,7 +85,9 @@ def test_verdicts(figures: dict[str, Any], verdict: str) -> None:
 
 
 def test_candidates_by_their_gain() -> None:
-    """The largest multiple of what counts comes first; then the cheaper of two."""
+    """Candidates are ordered by their gain, as a multiple of what counts; then the cheaper of two
+    comes first.
+    """
     assert judged(**BUSY)[1] == ["thp-sizes", "adaptive"]
     assert judged(replace(HERE, loaded=True), **BUSY)[1] == ["adaptive", "thp-sizes"]
     assert judged(**BUSY, private_kib=300 * MIB)[1] == [
@@ -102,7 +104,9 @@ def test_candidates_by_their_gain() -> None:
 
 @pytest.mark.parametrize("target", ["--host", "--unit web.service"])
 def test_without_systemd(run: Run, target: str) -> None:
-    """The command that is proposed in place of the trial has options that there are."""
+    """Without systemd, the command that is proposed in place of the trial has options
+    that exist.
+    """
     here = replace(HERE, target=target, systemd=False)
     found = {each.name: each for each in judge(replace(REST, **BUSY), here)[2]}
     words = shlex.split(found["thp-sizes"].commands[0])
@@ -148,7 +152,9 @@ def test_a_host_that_cannot() -> None:
 
 
 def test_each_candidate_is_whole() -> None:
-    """It says what to type, how long, for how much, and how to undo and to prove it."""
+    """Each candidate says what to type, how long it takes, its price, how to undo it, and how it is
+    proven.
+    """
     figures = {**WASTE, **BUSY, "freed_kib": 99 * MIB, "stalled": 9.0, "compactions": 9.0,
                "private_kib": 300 * MIB, "cpu": 80}  # fmt: skip
     _, _, found = judge(replace(REST, **figures), HERE)
@@ -177,7 +183,9 @@ def test_commands_that_begin_by_loading() -> None:
 
 @pytest.mark.parametrize(("work", "begins"), [(None, ""), ("cmd:cat x/s", "collapse")])
 def test_collapse_begins_with_a_rate_of_work(work: str | None, begins: str) -> None:
-    """Without one, the next step is the command that lacks only the rate."""
+    """Without a rate of work, the next step of `collapse` is the command that lacks
+    only the rate.
+    """
     seen = replace(REST, private_kib=300 * MIB, cpu=21.0)
     answer = Answer(seen, HERE, *judge(seen, HERE))
     assert runnable(answer, work) == begins
@@ -198,7 +206,7 @@ def test_hints() -> None:
 
 
 def test_the_most_that_a_folio_saves() -> None:
-    """Where single pages alone were measured, it is all of a fault."""
+    """Where single pages alone were measured, the most that a folio saves is all of a fault."""
     costs = [FaultCost(4096, 1000.0, 900.0, 1100.0), FaultCost(1 << 16, 4000.0, 1.0, 1.0)]
     assert Calibration(costs).saved_ns(4) == 750
     assert Calibration(costs[:1]).saved_ns(4) == 1000
@@ -239,7 +247,7 @@ def candidates(answer: Any) -> dict[str, Any]:
 
 
 def test_not_worth_it(tried: Callable[..., Any], clock: Clock) -> None:
-    """The commonest answer comes with its figures, after the time that was asked for."""
+    """The commonest answer, "not worth it", comes with its figures, after the time that was asked for."""
     answer = tried()
     assert (answer["verdict"], answer["candidates"]) == (NOT_WORTH, [])
     assert answer["why"].startswith("larger folios could save at most 0 % of a CPU, and 0 MiB")
@@ -264,7 +272,9 @@ def test_memory_that_is_empty(tried: Callable[..., Any], host: FakeTree) -> None
 
 
 def test_faults_that_cost(tried: Callable[..., Any], host: FakeTree, clock: Clock) -> None:
-    """2,000 ns each, of which 64 kB save 80 %, within the time in the kernel."""
+    """Faults that cost 2,000 ns each, of which 64 kB save 80 %, count at most with the time in the
+    kernel.
+    """
     for name in "cpu.stat", "memory.stat":
         host.put(f"/sys/fs/cgroup/system.slice/web.service/{name}", "anon 1")
     step = partial(count, host, 11, "web", 2048, 100_000, 200)
@@ -282,7 +292,9 @@ def test_faults_that_cost(tried: Callable[..., Any], host: FakeTree, clock: Cloc
 def test_processes_that_end_count_too(
     tried: Callable[..., Any], host: FakeTree, clock: Clock
 ) -> None:
-    """The counters of the cgroup have the faults of workers that come and go."""
+    """Processes that end count too: the counters of the cgroup have the faults of workers that come
+    and go.
+    """
     folder = "/sys/fs/cgroup/system.slice/web.service"
 
     def put(faults: int, microseconds: int) -> None:
@@ -320,7 +332,7 @@ def test_who_forbids_large_folios(tried: Callable[..., Any], host: FakeTree, clo
 
 
 def test_short_of_memory(tried: Callable[..., Any], host: FakeTree) -> None:
-    """Nothing begins while tasks wait for memory; the plan is told all the same."""
+    """While tasks wait for memory, nothing begins; the plan is printed all the same."""
     make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
     pressure(host, 40)
     answer = tried("redis")
@@ -332,7 +344,7 @@ def test_short_of_memory(tried: Callable[..., Any], host: FakeTree) -> None:
 def test_in_the_midst_of_a_deploy(
     tried: Callable[..., Any], host: FakeTree, shown: dict[str, dict[str, str]]
 ) -> None:
-    """Nothing begins; what pays is told all the same."""
+    """In the midst of a deployment, nothing begins; what pays is printed all the same."""
     make_sparse(host, 10, "redis", 65536, 16, "/system.slice/redis.service")
     shown["redis.service"] = {"ActiveState": "reloading"}
     answer = tried("redis")
@@ -343,7 +355,7 @@ def test_in_the_midst_of_a_deploy(
 def test_a_host_that_was_never_calibrated(
     tried: Callable[..., Any], host: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault is measured, and nothing is kept."""
+    """On a host that was never calibrated, a fault is measured, and nothing is kept."""
     host.remove("/var/lib/mmpolicy/calibration.json")
     costs = [FaultCost(4096, 500.0, 400.0, 600.0)]
     monkeypatch.setattr(try_look, "measure", lambda *_given: costs)
@@ -352,7 +364,9 @@ def test_a_host_that_was_never_calibrated(
 
 
 def test_with_the_module(run: Run, tree: FakeTree, clock: Clock) -> None:
-    """It offers policies for the service alone, unless another profile decides for it."""
+    """With the module, `try` offers policies for the service alone, unless another profile decides
+    for it.
+    """
     make_thp(tree)
     keep(tree)
     make_sparse(tree, 11, "web", 2048, 1, "/system.slice/web.service")
@@ -397,7 +411,9 @@ def test_what_is_printed(run: Run, host: FakeTree) -> None:
 def test_the_last_line_says_what_to_do(
     run: Run, host: FakeTree, pages: int, verdict: str, step: str
 ) -> None:
-    """A person who has read no page knows what to do next, and that nothing was changed."""
+    """The last line tells a person who has read no page what to do next, and that nothing was
+    changed.
+    """
     make_sparse(host, 10, "redis", pages, 16, "/system.slice/redis.service")
     host.real(SPLIT).unlink()
     lines = run("try", "--unit", "redis", "--seconds", "10").out.splitlines()

@@ -59,7 +59,9 @@ def alarms(series: list[Array]) -> Array:
 def test_false_alarms(
     noise: Callable[[np.random.Generator, tuple[int, int]], Array], years: int
 ) -> None:
-    """A setting that has lost its gain, and costs the whole margin, is as bad as is allowed."""
+    """A setting that has lost its gain and costs the whole margin, as bad as is allowed, raises as
+    few false alarms as promised.
+    """
     rng = np.random.default_rng(55)
     shape = (years, YEAR)
     hits = int((alarms([CPU * noise(rng, shape), MEMORY * noise(rng, shape)]) >= 0).sum())
@@ -74,7 +76,9 @@ def test_false_alarms(
 def test_a_load_that_changes_after_a_week(
     spread: float, gain: float, harm: float, runs: int
 ) -> None:
-    """It pays for a week; then harm is found within the days that the trial has promised."""
+    """If a setting pays for a week and then harms, the harm is found within the days that the trial
+    has promised.
+    """
     rng = np.random.default_rng(55)
     trial = rng.normal(0, spread, 60)  # the noise that is known beforehand
     promised = days_to_find(list(trial), harm, A_DAY, METRICS)
@@ -92,7 +96,7 @@ def test_a_load_that_changes_after_a_week(
 
 
 def test_one_series_is_as_many() -> None:
-    """What the command asks with its pairs is what the simulations are about."""
+    """One series of pairs in the command gives the same evidence as many in the simulations."""
     rng = np.random.default_rng(1)
     excess = rng.normal(0.05, CPU, 40 * A_DAY)
     days = [number // A_DAY for number in range(len(excess))]

@@ -124,7 +124,9 @@ def undo(tree: FakeTree, line: str) -> None:
 def test_a_gain_is_kept_over_boots(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain, units: list[list[str]]
 ) -> None:
-    """Systemd is armed first; then the sizes are in force, and the page undoes them."""
+    """A gain is kept over boots: systemd is armed first; then the sizes are in force, and the page
+    undoes them.
+    """
     clock.cpu_times, before = 0.9, read_knobs(tree)
 
     def check_armed() -> None:
@@ -181,7 +183,9 @@ def test_all_else_is_as_before(
 
 
 def test_for_a_service(run: Run, tree: FakeTree, clock: Plain) -> None:
-    """Its CPU time and memory decide, and the plan says that all programs get the sizes."""
+    """For a service, its CPU time and memory decide, and the plan says that all programs get the
+    sizes.
+    """
     clock.cpu_times = 0.9
     words = ["try", "--unit", "web", "--candidate", "thp-sizes"]
     plan = run(*words, "--dry-run").out
@@ -200,7 +204,7 @@ def test_for_a_service(run: Run, tree: FakeTree, clock: Plain) -> None:
 def test_a_host_with_cgroup_v1(
     run: Run, tree: FakeTree, clock: Plain, version: Callable[[FakeTree], str]
 ) -> None:
-    """A service cannot be measured there; the whole host can."""
+    """With cgroup v1 a service cannot be measured; the whole host can."""
     path = version(tree)
     for words in (["--unit", "redis.service"], ["--cgroup", path]):
         result = run("try", *words, "--candidate", "thp-sizes", "--dry-run")
@@ -221,7 +225,9 @@ def test_systemd_runs_it(run: Run, tree: FakeTree, clock: Plain, units: list[lis
 def test_refused_before_it_begins(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain
 ) -> None:
-    """Without systemd nothing restores the sizes; and what is no candidate of a host."""
+    """A trial is refused without systemd, which would restore the sizes, and for what is no
+    candidate of a host.
+    """
     tree.remove(SYSTEMD)
     before = read_knobs(tree)
     for words in (["--host"], ["--unit", "web", "--candidate", "thp-sizes"]):
@@ -235,7 +241,7 @@ def test_refused_before_it_begins(
 
 
 def test_a_kernel_without_sizes(run: Run, tree: FakeTree, clock: Plain) -> None:
-    """Before Linux 6.8; it says so at once."""
+    """On Linux before 6.8, `try` says at once that the kernel has no such sizes."""
     for kb in (16, 32, 64):
         tree.remove(f"{THP}/hugepages-{kb}kB")
     result = run("try", "--host", "--json")
@@ -272,7 +278,9 @@ def test_killed_while_it_keeps(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain,
     monkeypatch: pytest.MonkeyPatch, after: str,
 ) -> None:  # fmt: skip
-    """Where nothing has restored the sizes, everything says so; `ab restore` takes all back."""
+    """If a trial was killed while it kept the sizes, and nothing restored them, everything says so;
+    `ab restore` takes all back.
+    """
     clock.cpu_times, before = 0.9, read_knobs(tree)
     kill_while_keeping(tried, monkeypatch, after)
     assert read_knobs(tree) == before | ALL
@@ -300,7 +308,9 @@ def test_a_file_that_cannot_be_removed(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The sizes of before come back all the same, and the exit code tells of the file."""
+    """If a file cannot be removed, the former sizes come back all the same, and the exit code tells
+    of the file.
+    """
     clock.cpu_times, before = 0.9, read_knobs(tree)
     kill_while_keeping(tried, monkeypatch, "file")
     real = FakeTree.drop
@@ -319,7 +329,9 @@ def test_a_file_that_cannot_be_removed(
 def test_sizes_that_are_kept_in_part(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Plain
 ) -> None:
-    """A size that a person has set since, while the file still sets it at each boot."""
+    """Sizes that are kept only in part are reported: a person has set one since, while the file
+    still sets it at each boot.
+    """
     clock.cpu_times = 0.9
     assert tried().code == 0
     tree.tune(SIZES[0], "never")
@@ -345,7 +357,7 @@ def test_sizes_that_are_kept_in_part(
 def test_what_cannot_be_kept(
     tried: Callable[..., Result], tree: FakeTree, clock: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full: the sizes of before come back, and it says why."""
+    """If a full disk prevents keeping, the former sizes come back, and the error says why."""
     clock.cpu_times, before = 0.9, read_knobs(tree)
     real = FakeTree.keep
 
@@ -406,7 +418,7 @@ def looked(host: FakeTree, faults: int) -> Any:
 
 @pytest.mark.parametrize(("faults", "verdict"), [(10, NOT_WORTH), (10_000, WORTH)])
 def test_the_look(host: FakeTree, faults: int, verdict: str) -> None:
-    """By the counters of the whole host; a service may pay where the host does not."""
+    """The look uses the counters of the whole host; a service may pay where the host does not."""
     answer = looked(host, faults)
     assert (answer["cgroup"], answer["verdict"]) == ("/", verdict)
     assert answer["seen"]["faults"] == pytest.approx(faults)

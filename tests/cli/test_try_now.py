@@ -70,7 +70,9 @@ def test_refused_in_a_deploy(
     tried: Callable[..., Result], tree: FakeTree, clock: Service, shown: Shown,
     unit: str, state: dict[str, str], text: str,
 ) -> None:  # fmt: skip
-    """Nothing is changed, and there is no record of a trial."""
+    """During a deployment a trial is refused: nothing is changed, and there is no record of a
+    trial.
+    """
     shown[unit] |= state
     writes = list(tree.writes)
     for words in (), ("--dry-run",):
@@ -101,7 +103,9 @@ def test_a_deploy_ends_it(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service, shown: Shown,
     unit: str, state: dict[str, str], text: str,
 ) -> None:  # fmt: skip
-    """All is as before at once, the page says why, and no block of it counts."""
+    """A deployment ends a trial: all is as before at once, the page says why, and no block of it
+    counts.
+    """
     clock.cpu_times = 0.9
     before = read_named(tree)
     clock.at = [(9.0, lambda: shown[unit].update(state))]
@@ -115,7 +119,7 @@ def test_a_deploy_ends_it(
 def test_a_cgroup_that_was_made_anew(
     tried: Callable[..., Result], tree: FakeTree, clock: Service
 ) -> None:
-    """Where systemd does not answer, its end and its new begin are seen by the cgroup."""
+    """If systemd does not answer, the end and new begin of the service are seen by its cgroup."""
     before = read_named(tree)
     folder = tree.real(f"/sys/fs/cgroup{WEB}")
     clock.at = [(9.0, lambda: folder.rename(folder.with_name("old"))), (9.0, clock.put)]
@@ -127,7 +131,7 @@ def test_a_cgroup_that_was_made_anew(
 def test_its_own_pressure_ends_it(
     tried: Callable[..., Result], tree: FakeTree, clock: Service
 ) -> None:
-    """Also where the host as a whole has none."""
+    """The service's own pressure ends a trial, even where the host as a whole has none."""
     before = read_named(tree)
 
     def stall() -> None:

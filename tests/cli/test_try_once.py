@@ -113,7 +113,9 @@ def last(tree: FakeTree) -> Trial:
 
 
 def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: FakeTree) -> None:
-    """Memory given back is measured, and the page says that it was not proven on."""
+    """The best candidate is run: the memory that it gives back is measured, and the page says how to
+    repeat it.
+    """
     result = tried()
     assert result.code == 0, result.err
     page = result.out
@@ -148,7 +150,9 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
 def test_the_status_has_the_time_left(
     tried: Callable[..., Result], run: Run, clock: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In each phase: at most that of a service that varies much, until it is known not to."""
+    """In each phase, the status shows at most the time of a service that varies much, until it is
+    known not to.
+    """
     seen, work = list[Any](), _Run.work
 
     def look() -> None:
@@ -173,7 +177,9 @@ def test_the_status_has_the_time_left(
 
 
 def test_what_repeats_it() -> None:
-    """The verb, and `maintain`, unless that would leave the memory alone."""
+    """The page names what repeats the work: the verb, and `maintain`, unless that would leave the
+    memory alone.
+    """
     for candidate, options, own, also in (
         ("trim", ["--min-empty", "4"], " --min-empty 4", True),
         ("trim", ["--include-madvised"], " --include-madvised", False),
@@ -186,7 +192,7 @@ def test_what_repeats_it() -> None:
 
 
 def test_a_stop_that_is_longer_than_measured(tree: FakeTree) -> None:
-    """The page says so, and on a virtual machine why."""
+    """If a stop is longer than measured, the page says so, and on a virtual machine why."""
     assert not [*_longer(tree, {"one_collapse_ms": 0.6, "longest_ms": 1.0})]
     assert not [*_longer(tree, {})]
     for flags, cause in (("fpu", False), ("fpu hypervisor", True)):
@@ -201,7 +207,7 @@ def test_a_stop_that_is_longer_than_measured(tree: FakeTree) -> None:
 def test_noise_that_hides_a_price(
     tried: Callable[..., Result], host: FakeTree, clock: Service
 ) -> None:
-    """A longer measurement tells a price of 3 % apart, or the trial ends before `trim` runs."""
+    """A longer measurement finds a price of 3 %, or the trial ends before `trim` runs."""
     noise = random.Random(1)
     clock.noise = lambda: noise.uniform(0.88, 1.12)
     assert tried().code == 0
@@ -217,7 +223,9 @@ def test_noise_that_hides_a_price(
 def test_a_later_look_remembers(
     tried: Callable[..., Result], run: Run, host: FakeTree, clock: Service
 ) -> None:
-    """The last trial of the service comes before the verdict, and each one in its row."""
+    """A later look shows the last trial of the service before the verdict, and each one
+    in its row.
+    """
     look = (*TRIED, "--dry-run")
     assert "tried" not in run(*look).out
     noise = random.Random(1)
@@ -271,7 +279,7 @@ def test_what_cannot_work_here(run: Run, host: FakeTree, clock: Service) -> None
 def test_two_trials_that_begin_at_once(
     tried: Callable[..., Result], host: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one has seen no other, and finds the lock taken."""
+    """If two trials begin at once, the second one finds the lock taken."""
     seen = iter(["", f"{RUN}7"])
     monkeypatch.setattr("mmpolicy.verbs.try_service.running", lambda _tree: next(seen))
     with host.locked(LOCK, f"{RUN}7"):
@@ -293,7 +301,9 @@ def test_maintain_is_kept_by_its_manifest(
     tried: Callable[..., Result], run: Run, host: FakeTree, units: list[list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Its unit is enabled; each part that is missing shows."""
+    """`maintain` is kept by its manifest, and its unit is enabled; each part that is
+    missing shows.
+    """
     monkeypatch.setattr("mmpolicy.verbs.try_once._Run.work", lambda *_given: _give_back(host))
     result = tried("--candidate", "maintain")
     assert result.code == 0, result.out + result.err
@@ -318,7 +328,9 @@ def _give_back(tree: FakeTree) -> list[str]:
 
 
 def test_less_cpu_time_alone_is_no_gain(run: Run, host: FakeTree, clock: Service) -> None:
-    """It is one per unit of work; `maintain` may still give memory back."""
+    """Less CPU time alone is no gain, but only per unit of work; `maintain` may still give memory
+    back.
+    """
     refused = run(*TRIED, "--candidate", "collapse", "--dry-run")
     assert (refused.code, "it needs --work" in refused.err) == (2, True)
     assert run(*TRIED, "--candidate", "collapse", "--work", "cmd:cat x/s", "--dry-run").code == 0
@@ -339,14 +351,16 @@ def test_the_metric_is_checked_first(
 
 
 def test_a_switchback_has_pairs(run: Run, host: FakeTree, clock: Service) -> None:
-    """A trial of a verb that works once refuses them, and a lease."""
+    """A trial of a verb that works once refuses --pairs and --lease."""
     for option in ("--pairs", "3"), ("--lease", "1m"):
         refused = run(*TRIED, "--candidate", "trim", *option, "--dry-run")
         assert (refused.code, "trim has none" in refused.err) == (2, True)
 
 
 def test_without_systemd_it_runs_here(run: Run, host: FakeTree, clock: Service) -> None:
-    """The plan says so, and that it ends with the shell."""
+    """Without systemd the trial runs in the foreground; the plan says so, and that it ends with the
+    shell.
+    """
     line = "runs in the foreground, as this host has no systemd"
     assert line not in run(*TRIED, "--candidate", "trim", "--dry-run").out
     host.real(SYSTEMD).rmdir()
@@ -362,7 +376,9 @@ def test_maintain_without_systemd(run: Run, host: FakeTree, clock: Service) -> N
 
 def test_what_ends_it(tried: Callable[..., Result], run: Run, host: FakeTree,
                       clock: Service) -> None:  # fmt: skip
-    """A signal, as --stop sends it; tasks that wait for memory; and death at any moment."""
+    """A trial is ended by a signal, as --stop sends it; by tasks that wait for memory; and by death
+    at any moment.
+    """
     seen = list[Any]()
 
     def end() -> None:
@@ -389,14 +405,14 @@ def test_what_ends_it(tried: Callable[..., Result], run: Run, host: FakeTree,
     ],
 )
 def test_the_rule(cpu: tuple[float, float], memory: tuple[float, float], code: Exit) -> None:
-    """For `trim`, with exact figures: before, and the change."""
+    """The rule decides for `trim` with exact figures: before, and the change."""
     changes = {name: Change(before, by, by, by)
                for name, (before, by) in (("cpu", cpu), ("memory", memory))}  # fmt: skip
     assert decide(["memory"], changes, per_work=False)[0] == code
 
 
 def test_a_wide_interval_decides_nothing() -> None:
-    """Neither as a gain, nor as a price."""
+    """A wide interval decides nothing, neither as a gain nor as a price."""
     wide, less = Change(1.0, -0.1, -0.3, 0.1), Change(4e5, -4e4, -4e4, -4e4)
     code, why = decide(["memory"], {"cpu": wide, "memory": less}, per_work=False)
     assert (code, why.startswith("cpu may be worse")) == (Exit.INCONCLUSIVE, True)

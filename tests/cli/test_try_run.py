@@ -94,7 +94,9 @@ def test_a_gain_is_kept(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service, reloads: list[str],
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """Now, after a boot and at each start; the page says so, and its last line undoes it."""
+    """A gain is kept now, after a boot and at each start; the page says so, and its last line
+    undoes it.
+    """
     clock.cpu_times = 0.9
     before = read_named(tree)
     result = tried()
@@ -132,7 +134,9 @@ def test_a_gain_is_kept(
 def test_a_trial_that_could_not_be_reported_does_not_begin(
     tried: Callable[..., Result], tree: FakeTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a host without scipy, where the plan can be looked at."""
+    """A trial that could not be reported, as on a host without scipy, does not begin; its plan can
+    be printed.
+    """
     for name in "report.report", "report.balance":  # the first file that it reads imports numpy
         monkeypatch.delitem(sys.modules, f"mmpolicy.ab.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "numpy", None)
@@ -153,7 +157,9 @@ def test_all_else_is_as_before(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
     cpu: float, memory: float, code: int,
 ) -> None:  # fmt: skip
-    """No effect, a loss, and a gain that costs more memory than its margin."""
+    """After no effect, a loss, or a gain that costs more memory than its margin, all is
+    as before.
+    """
     clock.cpu_times, clock.memory_times = cpu, memory
     before = read_named(tree)
     result = tried("--pairs", "9")
@@ -177,7 +183,7 @@ def test_the_price_of_a_gain_is_within_its_margin(
 def test_cpu_time_per_unit_of_work(
     tried: Callable[..., Result], tree: FakeTree, clock: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service that works less for a tenth less CPU time gains nothing."""
+    """A service that works less for a tenth less CPU time gains nothing per unit of work."""
     monkeypatch.setenv("ROOT", str(tree.root))
     clock.cpu_times = 0.9
 
@@ -218,7 +224,7 @@ def test_a_name_that_is_taken(
 
 
 def test_a_cgroup_of_no_service(run: Run, tree: FakeTree, clock: Service) -> None:
-    """It is bound now, and in the manifest for the next boot."""
+    """A cgroup of no service is bound now, and in the manifest for the next boot."""
     clock.cpu_times = 0.9
     tree.make_cgroup("/pod/web")
     for name in "cgroup.procs", "memory.stat", "memory.current", "cpu.stat", "memory.pressure":
@@ -232,7 +238,9 @@ def test_a_cgroup_of_no_service(run: Run, tree: FakeTree, clock: Service) -> Non
 
 
 def test_a_guard_that_breaks(tried: Callable[..., Result], tree: FakeTree, clock: Service) -> None:
-    """Tasks that wait for memory end it at once; it is as before, and says why."""
+    """If tasks wait for memory, the guard ends the trial at once; all is as before, and the page
+    says why.
+    """
     before = read_named(tree)
 
     def stall() -> None:
@@ -252,7 +260,7 @@ def test_a_guard_that_breaks(tried: Callable[..., Result], tree: FakeTree, clock
 def test_refused_before_it_begins(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
 ) -> None:
-    """Nothing is changed, and there is no record of a trial."""
+    """A refused trial changes nothing, and leaves no record."""
     writes = list(tree.writes)
     assert run("try", "--unit", "web", "--candidate", "adaptive").code == 2  # it asks
     with tree.locked(LOCK, f"{RUN}99999999"):
@@ -292,7 +300,7 @@ def test_status_and_stop_of_a_trial_that_runs(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """The trial hears of the stop as of any signal, and all is as before."""
+    """`try --stop` ends a running trial like any signal, and all is as before."""
     before, seen = read_named(tree), list[Any]()
     ended = list[str]()
     monkeypatch.setattr("mmpolicy.verbs.try_jobs.end_it", lambda _tree: ended.append("end"))
@@ -321,7 +329,7 @@ def test_status_and_stop_of_a_trial_that_runs(
 def test_what_is_left_of_a_trial_that_was_killed(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
 ) -> None:
-    """Its record and the state tell together what is in force."""
+    """After a trial was killed, its record and the state together tell what is in force."""
     clock.cpu_times = 0.9
     assert tried().code == 0
     kept = last(tree)

@@ -134,7 +134,9 @@ def known_pairs(tree: FakeTree, number: int, cpu: float, memory: float = 1.0) ->
 def test_from_the_trial_to_the_proof(
     run: Run, tree: FakeTree, clock: Watching, log: list[str]
 ) -> None:
-    """The price is told beforehand, --status has the effect, and the state is as before."""
+    """The price of the test is told beforehand, --status has the effect, and the state is as
+    before.
+    """
     words = ("try", "--unit", "web", "--candidate", "adaptive", *SHORT)
     assert run(*words).code == 0
     before, began, clock.at_stock_s = read_named(tree), clock.now, 0.0
@@ -166,7 +168,9 @@ def test_from_the_trial_to_the_proof(
 
 
 def test_status_has_the_proofs_of_earlier_trials(run: Run, tree: FakeTree, kept: Trial) -> None:
-    """Whoever tries another service still sees if the first setting pays; one that ended is out."""
+    """--status shows the tests of earlier trials, also after another service was tried; one that
+    ended is left out.
+    """
     record(tree).keep(tree, effects={"cpu": (-10.0, -11.0, -9.0)}, pairs=20)
     Trial("try-2", "2026-01-02", "/other", "", "adaptive", "", "-", "a rule").keep(
         tree, phase=BACK, page=("decision   back",)
@@ -185,7 +189,9 @@ def test_status_has_the_proofs_of_earlier_trials(run: Run, tree: FakeTree, kept:
 def test_harm_goes_back_by_itself(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, log: list[str]
 ) -> None:
-    """All of the setting goes, and log, metric, and verify say so until it is acknowledged."""
+    """A setting that does harm is undone as a whole, and log, metric and verify say so until it is
+    acknowledged.
+    """
     clock.cpu_times = 1.1
     known_pairs(tree, 30, 1.1)
     assert run("verify").code == 0
@@ -219,7 +225,9 @@ def test_what_counts_as_harm(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial,
     cpu: float, memory: float, harmed: bool,
 ) -> None:  # fmt: skip
-    """The price that was agreed to is none, nor is a gain that has gone; that is told."""
+    """Harm is neither the price that was agreed to, nor a gain that has gone; the lost gain is
+    reported.
+    """
     clock.cpu_times, clock.memory_times = cpu, memory
     known_pairs(tree, 40, cpu, memory)
     clock.after(1.5 * CYCLE, end)
@@ -232,7 +240,7 @@ def test_what_counts_as_harm(
 def test_nobody_is_misled_by_a_block_at_stock(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial
 ) -> None:
-    """It is no drift, healing leaves it alone, and a second proof is refused."""
+    """A block at stock is no drift, healing leaves it alone, and a second test is refused."""
     seen = list[Any]()
 
     def look() -> None:
@@ -256,7 +264,9 @@ def test_nobody_is_misled_by_a_block_at_stock(
 
 
 def test_a_person_wins(run: Run, tree: FakeTree, clock: Watching, kept: Trial) -> None:
-    """Who binds the service elsewhere within a block at stock has it so; the proof ends."""
+    """If a person binds the service elsewhere within a block at stock, that stays, and the test
+    ends.
+    """
     run("profile", "create", "other")
     clock.when_at_stock(lambda: run("bind", "--cgroup", WEB, "other"))
     clock.after(9 * CYCLE, end)
@@ -273,7 +283,9 @@ def test_a_person_wins(run: Run, tree: FakeTree, clock: Watching, kept: Trial) -
 def test_a_boot_ends_the_test(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, again: tuple[str, ...]
 ) -> None:
-    """The setting is in force, and each look at the host says that nothing tests it."""
+    """After a boot the setting is in force, and each look at the host says that nothing
+    tests it.
+    """
     assert "since a boot" not in run("status").out + run("doctor").out
     record(tree).keep(tree, boot="another")
     assert standing(tree, kept) == KEPT
@@ -290,7 +302,9 @@ def test_a_boot_ends_the_test(
 def test_killed_in_a_block_at_stock(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, again: tuple[str, ...]
 ) -> None:
-    """The host is at stock, and says so; each of three ways binds the service again."""
+    """If the test was killed in a block at stock, the service is at stock, and each look says so;
+    each of three ways binds it again.
+    """
     record(tree).keep(tree, at_stock=clock.number())
     tree.write(f"{CONTROL}/profiles/web/cgroups", f"-{clock.number()}")
     assert standing(tree, kept) == AT_STOCK
@@ -308,7 +322,7 @@ def test_killed_in_a_block_at_stock(
 
 
 def test_a_pair_that_cannot_be(run: Run, tree: FakeTree, clock: Watching, kept: Trial) -> None:
-    """Neither beside an experiment, nor while memory is short; the setting stays in force."""
+    """No pair runs beside an experiment, or while memory is short; the setting stays in force."""
     put = clock.put
 
     def short() -> None:
@@ -329,7 +343,9 @@ def test_a_pair_that_cannot_be(run: Run, tree: FakeTree, clock: Watching, kept: 
 def test_a_block_that_cannot_be_noted_does_not_begin(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a full disk, nobody could tell after a crash what is in force."""
+    """On a full disk no block at stock begins, as nothing could tell after a crash what is in
+    force.
+    """
     keep = FakeTree.keep
 
     def full(self: FakeTree, path: str, text: str, mode: int = 0o600) -> None:
@@ -350,7 +366,9 @@ def test_a_block_that_cannot_be_noted_does_not_begin(
 def test_the_service_ends_in_a_block_at_stock(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial
 ) -> None:
-    """That pair is lost; there is nothing to bind until the service starts, which binds itself."""
+    """If the service ends in a block at stock, that pair is lost; there is nothing to bind until
+    the service starts, which binds itself.
+    """
 
     def stop() -> None:
         clock.put = lambda: None  # type: ignore[method-assign]
@@ -368,7 +386,9 @@ def test_the_service_ends_in_a_block_at_stock(
 def test_systemd_runs_it(
     run: Run, tree: FakeTree, clock: Watching, kept: Trial, units: list[list[str]]
 ) -> None:
-    """It is restarted after a crash; in words that name the trial, whatever is tried since."""
+    """systemd runs the test, and restarts it after a crash, in words that name the trial, whatever
+    was tried since.
+    """
     result = run("try", "--watch", "10%", "--yes")
     assert result.code == 0, result.err
     (unit,) = units
@@ -386,7 +406,7 @@ def test_systemd_runs_it(
 def test_a_trial_that_is_to_be_proven_on(
     run: Run, tree: FakeTree, clock: Watching, units: list[list[str]]
 ) -> None:
-    """The trial has systemd do it once its setting is kept."""
+    """A trial with --watch has systemd run the test once its setting is kept."""
     tree.real(SYSTEMD).mkdir(parents=True)
     words = ("try", "--unit", "web", "--candidate", "adaptive", "--block", "4", "--watch", "2%")
     result = run(*words, "--yes")

@@ -209,8 +209,8 @@ def test_for_whom_it_is(name: str, cgroups: list[str], pids: list[int], whom: st
 
 
 def test_what_was_given_back() -> None:
-    """A process that has exited counts as 0; a process without waste left counts with
-    its whole waste.
+    """A process that has exited counts as 0; a process without waste left counts with its whole
+    waste.
     """
     rows = [Row(1, "a", 0, 100, 40), Row(2, "b", 0, 100, None), Row(3, "c", 0, 50, 0)]
     assert _saved(rows) == 110
