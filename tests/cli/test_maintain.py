@@ -282,7 +282,9 @@ def test_it_waits_while_the_host_is_busy(
 
 
 def test_it_waits_where_no_block_is_free(run: Run, play: Play, advice: FakeAdvice) -> None:
-    """Where no 2 MB block is free, even for its own measurement, `maintain` waits, and works later."""
+    """Where no 2 MB block is free, even for its own measurement, `maintain` waits, and goes on
+    later.
+    """
     numbers = [ENOMEM]
     timed = advice.time_collapses
 

@@ -744,8 +744,8 @@ class Pressed(Pressure):
 def test_steps_at_their_bounds(
     tree: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step of exactly the target time neither grows nor shrinks; the test also checks when pressure
-    is read.
+    """A step of exactly the target time neither grows nor shrinks; the test also checks when
+    pressure is read.
     """
     make_thp(tree)
     pressure(tree, 0)

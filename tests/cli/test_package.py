@@ -65,8 +65,8 @@ def test_one_version(file: str, pattern: str) -> None:
 
 
 def test_what_an_old_pip_leaves_behind_is_told(tmp_path: Path) -> None:
-    """If an old pip copies this folder alone, where the files shared with the module are missing, the
-    error says to upgrade pip.
+    """If an old pip copies this folder alone, where the files shared with the module are missing,
+    the error says to upgrade pip.
     """
     folder = shutil.copytree(
         SOURCE, tmp_path / "alone", symlinks=True, ignore=shutil.ignore_patterns("build")

@@ -247,7 +247,9 @@ def candidates(answer: Any) -> dict[str, Any]:
 
 
 def test_not_worth_it(tried: Callable[..., Any], clock: Clock) -> None:
-    """The commonest answer, "not worth it", comes with its figures, after the time that was asked for."""
+    """The commonest answer, "not worth it", comes with its figures, after the time that was asked
+    for.
+    """
     answer = tried()
     assert (answer["verdict"], answer["candidates"]) == (NOT_WORTH, [])
     assert answer["why"].startswith("larger folios could save at most 0 % of a CPU, and 0 MiB")

@@ -113,8 +113,8 @@ def last(tree: FakeTree) -> Trial:
 
 
 def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: FakeTree) -> None:
-    """The best candidate is run: the memory that it gives back is measured, and the page says how to
-    repeat it.
+    """The best candidate is run: the memory that it gives back is measured, and the page says how
+    to repeat it.
     """
     result = tried()
     assert result.code == 0, result.err
