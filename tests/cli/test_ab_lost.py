@@ -138,7 +138,7 @@ def test_there_are_more_pairs_for_lost_ones(
     assert (recording.planned, len(recording.blocks)) == (11, 26)
     result = run("ab", "report", str(out))
     assert result.code == 0, result.out
-    assert "1 of the pairs without a value are counted as results against the others" in result.out
+    assert "1 of the pairs without a value are counted as results against the effect" in result.out
 
 
 @pytest.mark.parametrize("words", [["--duration", "64s"], ["--pairs", "6"]])

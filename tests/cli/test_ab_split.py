@@ -323,7 +323,7 @@ def test_two_cgroups(ab: Run, run: Run, out: Path, clock: Cgroups) -> None:
     assert "with only 2 cgroups, a counter of an arm depends mostly" in ab(*WORDS, *more).err
     assert "not that on other units" in told
     assert "makes the effect look smaller" not in told  # carry-over in units is tested
-    assert f"neighbours   {SOURCE}/s of untreated units is" in told
+    assert f"neighbours   {SOURCE}/s of untreated units differs by" in told
 
 
 def test_what_few_units_cannot_be(ab: Run, tree: FakeTree, clock: World) -> None:

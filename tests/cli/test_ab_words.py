@@ -80,11 +80,11 @@ def test_neighbours_are_a_fact() -> None:
     effect = result(0.1, 0.05, 0.2, 0.01).effect
     assert effect
     found.neighbours = [Neighbours("m", (10, 90), effect, 0.02)]
-    said = ("m of untreated units is +10.5 % (+5.13 % .. +22.1 %) where 90 % of the units "
+    said = ("m of untreated units differs by +10.5 % (+5.13 % .. +22.1 %) if 90 % of the units "
             "are treated instead of 10 %, p = 0.02")  # fmt: skip
     assert dict(found.facts())["neighbours"] == said
     plain = Neighbours("m", (10, 90), replace(effect, scale="difference"), 0.05)
-    assert plain.text().startswith("m of untreated units is +0.1 (+0.05 .. +0.2) where 90")
+    assert plain.text().startswith("m of untreated units differs by +0.1 (+0.05 .. +0.2) if 90")
     assert [each.found for each in (*found.neighbours, plain)] == [True, False]
     assert found.neighbours[0].doubt() == (
         f"the treatment also acts on untreated units: {said}; use --design switchback"
@@ -525,7 +525,7 @@ def test_doubts_of_a_metric() -> None:
 
 @pytest.mark.parametrize(("against", "said"), [
     (2, (
-        "2 of the pairs without a value are counted as results against the others"
+        "2 of the pairs without a value are counted as results against the effect"
     )), (0, "both arms have lost as many blocks"),
 ])  # fmt: skip
 def test_few_lost_pairs_are_noted(against: int, said: str) -> None:

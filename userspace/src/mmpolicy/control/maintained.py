@@ -33,5 +33,5 @@ def line_of(found: dict[str, Any]) -> str:
     return (
         f"maintain: pid {found['pid']}, {number}: {sums['collapsed_kib'] >> 10} MiB "
         f"put into 2 MB pages, {sums['given_back_kib'] >> 10} MiB given back, "
-        f"{sums['again']} times it worked on the same 2 MB again{waits}"
+        f"{sums['again']} times the same 2 MB were worked on again{waits}"
     )

@@ -265,8 +265,8 @@ class Space:
     def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
         """Return the regions that one PAGEMAP_SCAN finds, and the address where it ended.
 
-        The scan asks for all present pages up to `most` of them. A scan for some categories would
-        walk the other pages too, without counting them for its limit.
+        The scan asks for up to `most` present pages of any category. If it asked for one category,
+        the kernel would also walk all other pages, which do not count for the limit `most`.
         """
         pagemap, holds = self._opened(), self.holds
         if not self._span:

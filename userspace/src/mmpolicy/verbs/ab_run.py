@@ -221,7 +221,7 @@ def _finish(runner: Runner, file: Path, want_json: bool) -> None:
 @click.option(
     "--unit", default="process", show_default=True, metavar="process|cgroup|SERVICE",
     shell_complete=complete_unit,
-    help="The unit that is assigned to an arm; with --preset, the service that it is about.",
+    help="What is assigned to an arm: processes or cgroups; with --preset, the service to measure.",
 )  # fmt: skip
 @click.option(
     "--exposure", "saturation", type=Levels(), metavar="FEW,MANY",

@@ -370,7 +370,7 @@ class Keeper:
             f"maintain {', '.join(self._works) or 'nothing'}: "
             f"{kib(sum(each.made for each in works) * 512) >> 10} MiB put into 2 MB "
             f"pages, {kib(sum(each.freed for each in works)) >> 10} MiB given back, "
-            f"{sum(each.again for each in works)} times it worked on the same 2 MB "
+            f"{sum(each.again for each in works)} times the same 2 MB were worked on "
             f"again, {self._used():.1f} s of CPU in "
             f"{self._host.clock() - self._began:.0f} s"
         )

@@ -39,7 +39,7 @@ class Neighbours:
         ends = [f"{self._shown(end):+.3g}{unit}" for end in (self.effect.low, self.effect.high)]
         size = f"{self._shown(self.effect.estimate):+.3g}{unit} ({' .. '.join(ends)})"
         return (
-            f"{self.metric} of untreated units is {size} where {many} % of the units are "
+            f"{self.metric} of untreated units differs by {size} if {many} % of the units are "
             f"treated instead of {few} %, p = {self.corrected:.2g}"
         )
 

@@ -239,7 +239,7 @@ class Report:
             if self._lost(row) and not row.too_many_lost:
                 bad = (
                     f"{row.against} of the pairs without a value are counted as results "
-                    "against the others"
+                    "against the effect"
                 )
                 yield (
                     f"{self._lost(row)}; "
