@@ -21,8 +21,8 @@ void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *poli
 }
 
 /*
- * Hands *@scratch to the point and clears it. If the point has scratch memory
- * already, leaves *@scratch to the caller, who frees it.
+ * Hands the memory *@scratch to the point, and sets the pointer to NULL. If the
+ * point has scratch memory already, leaves *@scratch to the caller, who frees it.
  */
 void mmp_scratch_use(enum mm_policy_point point, void **scratch)
 {

@@ -21,7 +21,7 @@ static mmp_add_fn add;	/* the callback; only one thread loads the module at a ti
  */
 DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
 
-/* Passes the name of the symbol that begins at @address, if there is one. */
+/* Passes the name of the symbol that begins at @address to the callback, if there is one. */
 static void add_name_of(const void *address)
 {
 	static char text[KSYM_SYMBOL_LEN];
