@@ -13,6 +13,7 @@ import pytest
 
 from mmpolicy.ab.presets import names
 from mmpolicy.host.calibration import Calibration, FaultCost
+from mmpolicy.host.huge import read_stat
 from mmpolicy.memory.worth import (
     NAMES,
     NOT_HERE,
@@ -123,16 +124,16 @@ def test_faults_of_a_cgroup_below(tree: FakeTree) -> None:
 
 def test_each_file_is_read_once(tree: FakeTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both CPU times are of one moment."""
-    folder, read, files = "/sys/fs/cgroup/web", try_look.read_stat, list[str]()
+    folder, files = "/sys/fs/cgroup/web", list[str]()
     tree.make_cgroup("/web")
     tree.put(f"{folder}/cpu.stat", "usage_usec 30\nsystem_usec 10")
     tree.put(f"{folder}/memory.stat", "pgfault 5")
 
     def once(tree: FakeTree, path: str) -> dict[str, str]:
         files.append(path)
-        return read(tree, path)
+        return read_stat(tree, path)
 
-    monkeypatch.setattr(try_look, "read_stat", once)
+    monkeypatch.setattr("mmpolicy.verbs.try_look.read_stat", once)
     found = try_look.counters_of(tree, "/web")
     assert found == {"cpu_us": 30.0, "kernel_us": 10.0, "faults": 5.0}
     assert files == [f"{folder}/cpu.stat", f"{folder}/memory.stat"]
