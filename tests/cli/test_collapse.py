@@ -14,6 +14,7 @@ from mmpolicy.host.pagemap import PAGE
 from mmpolicy.host.room import Node, limited_folders, nodes_in, number_of, read_zones, room_in
 from mmpolicy.memory import collapse
 from mmpolicy.memory.collapse import PAGES, judge
+from mmpolicy.memory.holds import Holds
 
 from .fakes import THP, Clock, FakeTree, Run
 from .heaps import START, ZERO_FRAME, FakeAdvice, block, free_blocks, make_collapsible, make_heap
@@ -457,6 +458,19 @@ def test_a_process_that_ends_is_named(run: Run, tree: FakeTree, advice: FakeAdvi
     assert run("collapse", "--pid", "20").out.splitlines()[-1] == note
     make_heap(tree, ["full"] * 3)
     assert " ended" not in run("collapse", "--pid", "20", "--dry-run").out
+
+
+@pytest.mark.parametrize("verb", ["collapse", "maintain"])
+def test_it_warns_if_it_may_lose_its_cpu(
+    run: Run, advice: FakeAdvice, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(Holds, "slowed", lambda holds: "its nice value is 19")
+    result = run(verb, "--pid", "20", "--dry-run")
+    assert result.code == 0
+    assert result.err.startswith("warning: this command may stop a program for as long as it")
+    assert "waits for a CPU: its nice value is 19, and SCHED_FIFO is not permitted" in result.err
+    monkeypatch.setattr(Holds, "slowed", lambda holds: "")
+    assert "warning" not in run(verb, "--pid", "20", "--dry-run").err
 
 
 @pytest.mark.parametrize("number", [EPERM, EACCES])

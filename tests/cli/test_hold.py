@@ -186,3 +186,34 @@ def test_only_contents_are_marked_as_accessed() -> None:
         assert referenced(start) == before < size >> 10
         assert space.contents(start, 16) != b""
         assert referenced(start) >= before + 64
+
+
+@pytest.mark.parametrize(
+    ("policy", "nice", "may", "text"),
+    [
+        (os.SCHED_OTHER, 0, False, ""),
+        (os.SCHED_OTHER, -5, False, ""),
+        (os.SCHED_OTHER, 19, False, "its nice value is 19"),
+        (os.SCHED_OTHER, 19, True, ""),
+        (os.SCHED_BATCH, 0, False, "its scheduling policy is SCHED_BATCH"),
+        (os.SCHED_IDLE | os.SCHED_RESET_ON_FORK, 0, False, "its scheduling policy is SCHED_IDLE"),
+        (os.SCHED_IDLE, 0, True, ""),
+        (os.SCHED_FIFO, 19, False, ""),
+    ],
+)
+def test_what_slows_a_reader_down(
+    policy: int, nice: int, may: bool, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verb warns of it where SCHED_FIFO is not permitted."""
+    now = [policy]
+
+    def switch(_pid: int, wanted: int, _param: object) -> None:
+        if not may:
+            raise PermissionError
+        now[0] = wanted
+
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _pid: now[0])
+    monkeypatch.setattr(os, "sched_setscheduler", switch)
+    monkeypatch.setattr(os, "getpriority", lambda _which, _pid: nice)
+    assert Holds(Tree()).slowed() == text
+    assert now == [policy]

@@ -34,6 +34,7 @@ OWN = 1024  # number of pages of this process that are measured
 OWN_TABLES = 16  # number of page tables of this process that are measured, with one page each
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
+SLOW = {os.SCHED_BATCH: "SCHED_BATCH", os.SCHED_IDLE: "SCHED_IDLE"}
 LEARN = 2048  # least number of pages for which a read updates the cost
 
 
@@ -74,6 +75,19 @@ class Holds:
                 yield
             finally:
                 self.took((time.perf_counter() - begin) / parts)
+
+    def slowed(self) -> str:
+        """Return what may take the CPU from this command during a read, as text; "" if nothing
+        does, or if SCHED_FIFO is permitted.
+        """
+        with self.undisturbed():
+            if self._hurries:
+                return ""
+        policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+        if policy in SLOW:
+            return f"its scheduling policy is {SLOW[policy]}"
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        return f"its nice value is {nice}" if policy == os.SCHED_OTHER and nice > 0 else ""
 
     def _hurry(self) -> int | None:
         """Switch to SCHED_FIFO; return the scheduler to restore, or None if nothing changed."""

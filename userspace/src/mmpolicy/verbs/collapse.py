@@ -44,7 +44,7 @@ from mmpolicy.verbs.options import (
     pass_host,
     reserve_option,
 )
-from mmpolicy.verbs.targets import find_processes, target_options
+from mmpolicy.verbs.targets import find_processes, target_options, warn_if_slowed
 
 if TYPE_CHECKING:
     from mmpolicy.control.keys import State
@@ -128,6 +128,7 @@ def collapse(host: Host, **options: Any) -> None:
     if why := _forbidden(host.tree, given, pids):
         raise Error(f"{why}; collapse would act against this policy", Exit.REFUSED, BIND_ANOTHER)
     holds = Holds(host.tree)
+    warn_if_slowed(holds)
     one_s = _time_one(host, holds, given)
     most_missing = int(PAGES * (100 - given.min_used) / 100)
     targets = _targets(host, pids, holds, most_missing)

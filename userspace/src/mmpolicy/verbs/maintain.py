@@ -47,6 +47,7 @@ from mmpolicy.verbs.options import (
     pass_host,
     reserve_option,
 )
+from mmpolicy.verbs.targets import warn_if_slowed
 
 CPU = 3.0  # percent
 PROCESS = "process "
@@ -179,6 +180,7 @@ class Keeper:
         )  # fmt: skip
         pressure = Pressure(host, given.max_pressure)
         self._maintainer = Maintainer(host, rules, pressure, self._tell, lambda: bool(caught))
+        warn_if_slowed(self._maintainer.holds)
         self._read()
         self._began, self._cpu_s = host.clock(), time.process_time()
         self._check()

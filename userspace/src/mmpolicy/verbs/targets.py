@@ -11,6 +11,7 @@ import click
 from mmpolicy.host.cgroups import Charged, cgroup_pids, find_cgroup
 from mmpolicy.host.files import Tree
 from mmpolicy.host.processes import check_memory
+from mmpolicy.memory.holds import Holds
 from mmpolicy.verbs.options import PID, complete_cgroup, complete_pid, complete_unit
 
 Command = Callable[..., Any]
@@ -45,6 +46,16 @@ def check_one(*given: object) -> None:
     """Raise an error unless exactly one of the options is given."""
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
+
+
+def warn_if_slowed(holds: Holds) -> None:
+    """Warn if this command may lose its CPU while a call holds the mmap_lock of a program."""
+    if why := holds.slowed():
+        click.echo(
+            f"warning: this command may stop a program for as long as it waits for a CPU: {why}, "
+            "and SCHED_FIFO is not permitted; start it with SCHED_OTHER and nice 0",
+            err=True,
+        )
 
 
 def find_processes(
