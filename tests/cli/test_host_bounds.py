@@ -304,7 +304,7 @@ def test_the_error_of_a_cost_is_the_larger_side() -> None:
     for low, high, error in ((900, 1050, 100), (950, 1100, 100)):
         costs = Calibration([FaultCost(4096, 1000, low, high)])
         assert costs.percent(1e7) == (1000, error)
-        assert costs.of_a_cpu(1e7) == "about 1e+03 % of a CPU (+- 1e+02)"
+        assert costs.of_a_cpu(1e7) == "about 1000 % of a CPU (+- 100)"
         assert costs.ns() == costs.ns(0) == 1000
 
 

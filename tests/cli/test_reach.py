@@ -185,7 +185,9 @@ def test_what_cannot_be_found_out_is_said_to_be_so(start: Start) -> None:
     assert found.barriers == ()
     (text,) = found.unknown
     assert text.startswith("the madvise() flags of ")
-    why = f"as reading /proc/{pid}/smaps would block mmap() of the process for more than 1e-06 ms"
+    why = (
+        f"as reading /proc/{pid}/smaps would block mmap() of the process for more than 0.000001 ms"
+    )
     then = f"where that does no harm, grep VmFlags /proc/{pid}/smaps shows them"
     assert why in text
     assert then in text

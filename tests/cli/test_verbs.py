@@ -259,7 +259,7 @@ def test_where_a_run_is() -> None:
     assert list(told_of_run({**about, **place, "measured": False, "guards": guards})) == [
         "the experiment compares c with t, and writes to f",
         "block 3 of 9, phase ab, arm control, wash-out, 1:15 left",
-        "guard g < 5: the value is 1.23457e+06",
+        "guard g < 5: the value is 1234570",
         "guard h < 1",
     ]
     assert "measured, 1:15 left" in [*told_of_run({**about, **place, "measured": True})][1]

@@ -14,6 +14,7 @@ import click
 
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.sources import ARMS, Arm, Command, Sample, Units
+from mmpolicy.figures import figure
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 WINDOW_S = 1.0  # seconds over which a rate is computed
@@ -93,5 +94,5 @@ class Watch:
             for value, arm in guard.values(self.window):
                 self.last[guard.text] = value
                 if not guard.holds(value):
-                    return f"guard '{guard.text}' is violated: the value is {value:.6g}", arm
+                    return f"guard '{guard.text}' is violated: the value is {figure(value)}", arm
         return None

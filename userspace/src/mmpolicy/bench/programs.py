@@ -20,6 +20,7 @@ from typing import Any
 
 from mmpolicy.bench import starter
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 
 POLL_S = 0.1  # seconds between checks for signals
 MANNERS_S = 10.0  # seconds in which a server may end by itself
@@ -114,7 +115,7 @@ class Programs:
             if monotonic() > end:
                 raise _failed(
                     self.work.server,
-                    f"--ready did not succeed within {self.work.limit_s:g} s",
+                    f"--ready did not succeed within {figure(self.work.limit_s)} s",
                     output,
                 )
             sleep(POLL_S)
@@ -155,7 +156,7 @@ class Programs:
                     return answer
                 self.tick()
                 if monotonic() > end:
-                    text = f"'{self.work.command[0]}' did not end within {limit_s:g} s"
+                    text = f"'{self.work.command[0]}' did not end within {figure(limit_s)} s"
                     raise Error(
                         text, Exit.FAILED, "give a longer --timeout, or a command that does less"
                     )

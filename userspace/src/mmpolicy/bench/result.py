@@ -15,6 +15,7 @@ from mmpolicy.bench.arms import Arm
 from mmpolicy.bench.events import AFTER, BEFORE, EVENTS, TROUBLES
 from mmpolicy.bench.programs import COUNTERS, Values
 from mmpolicy.bench.rounds import pairs_of, rounds_of
+from mmpolicy.figures import figure
 from mmpolicy.render import table
 
 # figures of a run: name, title, size of a unit, digits, name of the unit
@@ -180,7 +181,7 @@ class Result:
         if not self.found(arm):
             return f"{arm.name}: no difference in {title} was found ({p})"
         if effect.scale == "difference":
-            return f"{arm.name}: {title} differs by {effect.estimate:.3g} ({p})"
+            return f"{arm.name}: {title} differs by {figure(effect.estimate, 3)} ({p})"
         change = 100 * (exp(effect.estimate) - 1)
         word = "less" if change < 0 else "more"
         return f"{arm.name}: {abs(change):.1f} % {word} {title} than {self.arms[0].name} ({p})"

@@ -20,6 +20,7 @@ from mmpolicy.bench.arms import Arm, Arms
 from mmpolicy.bench.events import between
 from mmpolicy.bench.programs import Programs, Values
 from mmpolicy.errors import Error
+from mmpolicy.figures import figure
 
 PILOT = 8  # number of rounds from which the noise is first estimated
 MOST = 400  # most rounds, even if the noise requires more
@@ -106,10 +107,11 @@ class Length:
         """Return a note if more rounds were needed than --runs or the limit allowed, else ""."""
         if self.reached > self.within:
             known = f"after {self.rounds} rounds, {self._known()}"
-            return f"{known}, and not to +- {self.within:g} % as --precision asks: {ADVICE}"
+            return f"{known}, and not to +- {figure(self.within)} % as --precision asks: {ADVICE}"
         if self.needed <= MOST:
             return ""
-        needs = f"{self.needed} rounds would find a change of {self.detect:g} % in {self.metric}"
+        change = f"a change of {figure(self.detect)} % in {self.metric}"
+        needs = f"{self.needed} rounds would find {change}"
         return f"{needs}, but the limit is {MOST} rounds: {ADVICE}"
 
 

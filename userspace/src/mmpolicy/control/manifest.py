@@ -42,6 +42,7 @@ from mmpolicy.control.programs import Source, sources
 from mmpolicy.control.state import Write, profiles_of, settings_of
 from mmpolicy.control.toml import TomlKey, key_lines, leaves
 from mmpolicy.errors import Error, Exit, pick
+from mmpolicy.figures import figure
 from mmpolicy.host.cgroups import Finder, cgroup_paths
 from mmpolicy.host.disk import files_of, read_given
 from mmpolicy.host.files import Tree
@@ -347,7 +348,7 @@ def _maintained(key: list[str], value: Any) -> tuple[str, float]:
     if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
         if not LEAST_CPU <= value <= MOST_CPU:
             text = (
-                f"[maintain] cpu: a budget of {value:g} % of a CPU is not between "
+                f"[maintain] cpu: a budget of {figure(value)} % of a CPU is not between "
                 f"{LEAST_CPU:g} and {MOST_CPU:g}"
             )
             raise Error(text, Exit.FAILED, "give a number in this range; the default is 3")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mmpolicy.control.counters import Counters
+from mmpolicy.figures import figure
 from mmpolicy.host.calibration import Calibration
 
 COUNTER = re.compile(r"shadow_(requested|allocated)_order_(\d+)")
@@ -59,7 +60,7 @@ class Shadow:
             return ""
         seconds, shares = zip(*self.saved(costs))
         share = _between(*(f"{100 * each:.0f}" for each in shares))
-        taken = _between(*(f"{each:.2g}" for each in seconds))
+        taken = _between(*(figure(each, 2) for each in seconds))
         return (
             f"; the avoided faults are about {share} % of the CPU time of all these faults "
             f"({taken} s)"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
@@ -143,7 +144,8 @@ def why(done: Done, file: str, seconds: float) -> Error:
     what = f"{file} is refused"
     if done.status == -signal.SIGKILL:
         hint = "--timeout gives it more time; fewer branches and loops take less"
-        return Error(f"{what}: the verifier was not done after {seconds:g} s", Exit.REFUSED, hint)
+        text = f"{what}: the verifier was not done after {figure(seconds)} s"
+        return Error(text, Exit.REFUSED, hint)
     found = REFUSED.search(done.err)
     step, number = (found[1], int(found[2])) if found else ("", 0)
     name = errno.errorcode.get(number, str(number))

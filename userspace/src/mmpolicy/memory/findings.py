@@ -21,6 +21,7 @@ from heapq import nlargest
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
+from mmpolicy.figures import figure
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.cgroups import find_bindable
@@ -308,8 +309,8 @@ def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _of_a_cpu(costs: Calibration | None, percent: float) -> str:
-    figure = f"for which larger folios save at most {percent:.2g} % of a CPU"
-    return figure if costs else f"{figure} (mmpolicy calibrate makes this figure more precise)"
+    gain = f"for which larger folios save at most {figure(percent, 2)} % of a CPU"
+    return gain if costs else f"{gain} (mmpolicy calibrate makes this figure more precise)"
 
 
 def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
@@ -376,7 +377,7 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
         percent = 100 * each.mean.kernel
         huge = min(host.made[PAGE << HUGE_ORDER], each.mean.faults)
         by = huge * host.costs.ns(HUGE_ORDER) / 1e7 if host.costs else 0.0
-        cost = f", which takes {by:.2g} % of a CPU" if by else ""
+        cost = f", which takes {figure(by, 2)} % of a CPU" if by else ""
         what = (
             f"the process spends {percent:.0f} % of a CPU in the kernel, at "
             f"{each.mean.faults:.0f} page faults a second: {huge:.0f} huge pages a "

@@ -22,6 +22,7 @@ from math import inf
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.advice import BLOCK, NO_COLLAPSE
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -350,7 +351,7 @@ class Maintainer:
         limit = self.rules.longest_s * 1000
         self._heed(
             f"a collapse takes {self._one_s * 1000:.1f} ms on this host now, more than "
-            f"--max-stop {limit:g} ms"
+            f"--max-stop {figure(limit)} ms"
         )
         return True
 

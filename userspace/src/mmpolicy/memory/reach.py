@@ -18,6 +18,7 @@ from math import inf
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.evidence import THP, size_folders
 from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import chosen
@@ -453,7 +454,7 @@ def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int]
         limit_ms, smaps = space.holds.limit_s * 1000, f"/proc/{space.pid}/smaps"
         unknown.append(
             f"the madvise() flags of {dark >> 10} MiB, as reading {smaps} would block mmap() of "
-            f"the process for more than {limit_ms:g} ms; where that does no harm, "
+            f"the process for more than {figure(limit_ms)} ms; where that does no harm, "
             f"grep VmFlags {smaps} shows them: hg is MADV_HUGEPAGE, nh MADV_NOHUGEPAGE"
         )
     return found, unknown

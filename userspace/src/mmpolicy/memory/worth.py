@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from mmpolicy.figures import figure
 from mmpolicy.memory.findings import (
     GAIN,
     LEAST_KIB,
@@ -188,13 +189,13 @@ def _too_little(seen: Seen) -> str:
 
 
 def _at_most(percent: float) -> str:
-    return f"at most {percent:.2g} % of a CPU"
+    return f"at most {figure(percent, 2)} % of a CPU"
 
 
 def hints(seen: Seen, target: str) -> Iterator[str]:
     """Yield what the observation could not determine, with questions for the operator."""
     if seen.cpu < IDLE_PERCENT:
-        text = f"the service used {seen.cpu:.2g} % of a CPU: it may be idle"
+        text = f"the service used {figure(seen.cpu, 2)} % of a CPU: it may be idle"
         yield f"{text}; look again under load"
     if seen.looked_at < HUGE_ENOUGH:
         text = f"only {seen.looked_at:.0%} of its memory was looked at"
@@ -272,8 +273,8 @@ def _collapse(seen: Seen, here: Here) -> Candidate:
     least, most = _tlb_range(seen)
     return Candidate(
         "collapse",
-        f"may save {least:.2g} to {most:.2g} % of a CPU by fewer misses of the TLB, as in 11 of 34 "
-        "measurements; more with random access",
+        f"may save {figure(least, 2)} to {figure(most, 2)} % of a CPU by fewer misses of the TLB, "
+        "as in 11 of 34 measurements; more with random access",
         least / LEAST_PERCENT,
         (f"mmpolicy collapse {here.target}",),
         "minutes: collapses take 3 % of the time at most",
@@ -350,8 +351,8 @@ def _light(seen: Seen, here: Here) -> Candidate:
     return _by_module(
         here,
         "thp-gfp",
-        f"its tasks wait for memory {seen.stalled:.2g} % of the time, and programs of the host "
-        f"compact memory {seen.compactions:.0f} times a second: most of these waits would end",
+        f"its tasks wait for memory {figure(seen.stalled, 2)} % of the time, and programs of the "
+        f"host compact memory {seen.compactions:.0f} times a second: most of these waits would end",
         seen.stalled / LEAST_PERCENT,
         "fewer huge pages at first; khugepaged makes them later",
     )

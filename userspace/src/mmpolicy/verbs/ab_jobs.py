@@ -16,6 +16,7 @@ import click
 from mmpolicy.ab.run.progress import clock
 from mmpolicy.control.experiment import FOLDER, end_it, in_the_way, live, running
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
@@ -134,7 +135,7 @@ def told_of_run(now: dict[str, Any]) -> Iterator[str]:
     else:
         yield f"phase {now['phase']}"
     for text, value in now.get("guards", {}).items():
-        yield f"guard {text}: the value is {value:.6g}" if value is not None else f"guard {text}"
+        yield f"guard {text}" + (f": the value is {figure(value)}" if value is not None else "")
 
 
 @click.command()

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from mmpolicy.ab.presets import ABOUT, read
 from mmpolicy.ab.run.progress import clock
+from mmpolicy.figures import figure
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.machine import Host
 from mmpolicy.verbs.ab_plan import UNITS, Plan
@@ -73,4 +74,4 @@ def plan_lines(name: str, plan: Plan) -> Iterator[str]:
     design, blocks = plan.design, plan.length.blocks(plan.design)
     yield f"{design.kind}: {plan.length.rule()}"
     long = clock(blocks * design.block_s)
-    yield f"at most {blocks} blocks of {design.block_s:g} s, {long} in all"
+    yield f"at most {blocks} blocks of {figure(design.block_s)} s, {long} in all"

@@ -34,6 +34,7 @@ from mmpolicy.control.keys import DEFAULT
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.files import CONTROL, PATIENCE_S
 from mmpolicy.host.knobs import read_knobs
 from mmpolicy.host.machine import Host
@@ -154,7 +155,7 @@ def _header(
 def _schedule(design: Design, length: Length) -> Iterator[tuple[str, str]]:
     blocks = length.blocks(design)
     yield "rule", length.rule()
-    yield "blocks", f"{blocks} of {design.block_s:g} s"
+    yield "blocks", f"{blocks} of {figure(design.block_s)} s"
     yield "time", clock(blocks * design.block_s)
 
 

@@ -29,6 +29,7 @@ from mmpolicy.control.programs import Source
 from mmpolicy.control.state import Write, assign, bind, plan, read_state
 from mmpolicy.control.trials import drifted
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.disk import is_folder, save_as
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -199,7 +200,7 @@ def save(host: Host, file: str) -> None:
     if state.get(LEASE, "0") != "0":
         left = int(state[LEASE]) / 1000
         note = (
-            f"note: the manifest does not contain the lease of {left:g} s, as nobody would "
+            f"note: the manifest does not contain the lease of {figure(left)} s, as nobody would "
             "renew it after a boot"
         )
         click.echo(note, err=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host, hardware_of
@@ -173,7 +174,7 @@ def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
         text = f"one collapse stops the program for {one_s * 1000:.1f} ms on this host"
-        hint = f"--max-stop {given.max_stop:g} allows less: raise it, or wait for less load"
+        hint = f"--max-stop {figure(given.max_stop)} allows less: raise it, or wait for less load"
         raise Error(f"{text}; nothing was changed", Exit.LACKING, hint)
     return one_s
 

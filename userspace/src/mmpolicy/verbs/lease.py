@@ -9,6 +9,7 @@ from mmpolicy.control.keys import LEASE
 from mmpolicy.control.model import Control, lease_of
 from mmpolicy.control.state import assign
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.machine import Host
 from mmpolicy.render import emit
 from mmpolicy.verbs.commit import commit, exclusive
@@ -38,5 +39,5 @@ def lease(host: Host, time: float | None, force: bool, dry_run: bool, want_json:
             commit(host, [write], dry_run, want_json)
         return
     lease_s, left_s = data["lease_ms"] / 1000, data["lease_left_ms"] / 1000
-    line = f"lease: {lease_s:g} s, {left_s:g} s left" if lease_s else "no lease"
+    line = f"lease: {figure(lease_s)} s, {figure(left_s)} s left" if lease_s else "no lease"
     emit("lease", want_json, {"state": control.state, **data}, [line, f"state: {control.state}"])

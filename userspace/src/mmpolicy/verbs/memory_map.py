@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mmpolicy.figures import figure
 from mmpolicy.host.disk import save_as
 from mmpolicy.host.machine import Host
 from mmpolicy.host.pagemap import PAGE
@@ -83,7 +84,7 @@ def _rest(rest: dict[str, Any]) -> Iterator[str]:
         hint = "; --files shows files" * ("files" in rest["not_shown_kib"])
         yield f"memory that is not shown here: {', '.join(kinds)}{hint}"
     if rest["stopped_after_s"] is not None:
-        after = f"the look was stopped after {rest['stopped_after_s']:g} s"
+        after = f"the look was stopped after {figure(rest['stopped_after_s'])} s"
         yield f"{after}, so memory at higher addresses is missing; --seconds 0 looks at all of it"
     if rest["partly_unmapped_kib"] >= WORTH_KIB:
         mib = rest["partly_unmapped_kib"] >> 10

@@ -32,6 +32,7 @@ from mmpolicy.control.keys import (
 from mmpolicy.control.model import check_loaded, lease_of
 from mmpolicy.control.shadow import shadow_data, shadow_lines
 from mmpolicy.control.state import bindings_of, read_state
+from mmpolicy.figures import figure
 from mmpolicy.host.calibration import Calibration, read_calibration
 from mmpolicy.host.cgroups import cgroup_paths, find_cgroup
 from mmpolicy.host.files import Tree
@@ -290,7 +291,7 @@ def _frame(tree: Tree, counters: Counters, per_second: Rates) -> list[str]:
 
 def _head(state: State, about: dict[str, Any]) -> Iterator[str]:
     left = about.get("lease_left_ms")
-    yield f"state: {about['state']}" + (f", lease: {left / 1000:g} s left" if left else "")
+    yield f"state: {about['state']}" + (f", lease: {figure(left / 1000)} s left" if left else "")
     if state.get(ENABLED) == "1":
         control, treatment, percent = (state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT))
         yield f"experiment: {treatment} for {percent} %, {control} for the others"

@@ -26,6 +26,7 @@ from mmpolicy.control.notices import notice_lines
 from mmpolicy.control.owners import read_owned
 from mmpolicy.control.state import bindings_of, profiles_of, read_state, settings_of
 from mmpolicy.errors import Error
+from mmpolicy.figures import figure
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.reach import INTO_KIB, Reach, reach_of
@@ -120,7 +121,8 @@ def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
 
 
 def _lines(data: dict[str, Any]) -> Iterator[str]:
-    left = f", back to stock in {data['lease_left_ms'] / 1000:g} s" if data.get("lease_ms") else ""
+    left_s = data["lease_left_ms"] / 1000 if data.get("lease_ms") else None
+    left = "" if left_s is None else f", back to stock in {figure(left_s)} s"
     yield f"state: {describe(data['state'], data['blockers'])}{left}"
     if data["point_error"]:
         yield f"the module has set a policy back to stock by itself: {data['point_error']}"

@@ -12,6 +12,7 @@ import click
 from mmpolicy.control.counters import Counters, Rates
 from mmpolicy.control.notices import notice_lines
 from mmpolicy.errors import Error
+from mmpolicy.figures import figure
 from mmpolicy.host import evidence
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.files import Tree
@@ -87,7 +88,7 @@ def _wide(title: str, figures: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _short(value: str | float | None) -> str:
-    return "-" if value is None else f"{value:.12g}" if isinstance(value, float) else value
+    return "-" if value is None else figure(value, 12) if isinstance(value, float) else value
 
 
 def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mmpolicy.figures import figure
 from mmpolicy.render import coloured, columns, paint
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def as_tables(frame: Frame) -> Iterator[str]:
 def hold_of(frame: Frame) -> str:
     """Return the longest time that a read held an mmap_lock, with its limit, as text."""
     longest, limit = frame["longest_hold_ms"], frame["hold_limit_ms"]
-    return f"longest hold of an mmap_lock: {longest:g} ms (limit {limit:g} ms)"
+    return f"longest hold of an mmap_lock: {figure(longest)} ms (limit {figure(limit)} ms)"
 
 
 def memory_of(row: RowData) -> str:

@@ -15,6 +15,7 @@ from mmpolicy.control.keys import DEFAULT
 from mmpolicy.control.state import read_state
 from mmpolicy.control.trials import SYSTEMD
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids, charging
@@ -261,4 +262,4 @@ def run_time(preset: str) -> str:
     """Return how long a switchback experiment with this preset takes at most, as text."""
     given = read_preset(preset)
     hours = 2 * given["pairs"] * given["block"] / 3600
-    return f"at most {hours:g} h; it ends earlier if the answer is clear"
+    return f"at most {figure(hours)} h; it ends earlier if the answer is clear"

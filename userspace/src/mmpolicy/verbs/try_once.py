@@ -36,6 +36,7 @@ from mmpolicy.control.trials import (
     file_of,
 )
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.cgroups import cgroup_pids
 from mmpolicy.host.evidence import TICKS_S
@@ -143,8 +144,9 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
     least, most = (2 * each * wish.seconds + LOOK_S for each in (1, TIMES))
     yield (
-        f"the trial measures {wish.cgroup} for {wish.seconds:g} s, or up to "
-        f"{TIMES * wish.seconds:g} s if its CPU time or memory varies much, runs {wish.treatment} "
+        f"the trial measures {wish.cgroup} for {figure(wish.seconds)} s, or up to "
+        f"{figure(TIMES * wish.seconds)} s if its CPU time or memory varies much, runs "
+        f"{wish.treatment} "
         f"on it once, and measures again for as long: {duration(least)} to {duration(most)}, plus "
         f"the time of {wish.treatment}; a shorter --block shortens it, and shows only larger "
         "effects"
@@ -181,7 +183,8 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
             more = partial(run.measure, before)
             noisy = measure_enough(wish.gains, before, bool(wish.work), more)
             if prices := prices_of(wish.gains, noisy):
-                text = f"{prices[0]} varies too much to be judged in {TIMES * wish.seconds:g} s"
+                longest = figure(TIMES * wish.seconds)
+                text = f"{prices[0]} varies too much to be judged in {longest} s"
                 reason = f"{text}, so {verbs} did not run; a longer --block measures more precisely"
                 return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
             page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
@@ -339,7 +342,7 @@ def _of_trim(done: dict[str, Any]) -> str:
 def _of_collapse(done: dict[str, Any]) -> str:
     return (
         f"{done['made'] * BLOCK >> 20} MiB in 2 MB pages, in {done['took_s']:.0f} s and "
-        f"{done['cpu_s']:.2g} s of CPU; the longest stop {done['longest_ms']:.1f} ms"
+        f"{figure(done['cpu_s'], 2)} s of CPU; the longest stop {done['longest_ms']:.1f} ms"
     )
 
 

@@ -31,6 +31,7 @@ from mmpolicy.control.state import bind_unit, changed_keys, plan, profiles_of, r
 from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial, file_of, undo_of
 from mmpolicy.control.units import check_unit, units_of
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.cgroups import cgroup_folders, find_bindable
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
@@ -94,15 +95,16 @@ class Wish:
         for metric in self.metrics():
             words += ["--metric", metric]
         if self.block:
-            words += ["--block", f"{self.block:g}", "--washout", f"{self.block * WASHOUT:.3g}"]
-            words += ["--interval", f"{min(self.block / 24, 5):.3g}"]
+            words += ["--block", figure(self.block, 15)]
+            words += ["--washout", figure(self.block * WASHOUT, 3)]
+            words += ["--interval", figure(min(self.block / 24, 5), 3)]
         return words + self.limits
 
     @property
     def limits(self) -> list[str]:
         """Return the options that `ab run` and `try` have in common."""
         words = ["--pairs", str(self.pairs)] if self.pairs else []
-        return words + (["--lease", f"{self.lease:g}"] if self.lease else [])
+        return words + (["--lease", figure(self.lease, 15)] if self.lease else [])
 
     @property
     def treatment(self) -> str:
@@ -274,7 +276,8 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
     against = "the sizes of before" if trial.candidate == SIZES else "stock"
     yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against {against}"
     yield f"rule       {trial.rule}"
-    yield f"ran        {len(blocks)} blocks of {runner.design.block_s:g} s, from {trial.started}"
+    block_s = figure(runner.design.block_s)
+    yield f"ran        {len(blocks)} blocks of {block_s} s, from {trial.started}"
     for row in report.rows:
         effect = "no effect known"
         if row.effect:

@@ -28,6 +28,7 @@ from mmpolicy.control.trials import (
     standing,
 )
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import CONTROL, Tree
@@ -471,7 +472,7 @@ def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
     words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
     words += ["--work", wish.work] if wish.work else []
-    words += ["--block", f"{wish.block:g}"] if wish.block else []
+    words += ["--block", figure(wish.block, 15)] if wish.block else []
     words += ["--watch", f"{watch:g}%"] if watch else []
     return [*words, *wish.limits, "--out", file]
 
@@ -505,13 +506,13 @@ def _seen_lines(host: Host, path: str, seen: Seen) -> Iterator[str]:
     number = f"{seen.processes} process{'es' * (seen.processes != 1)}"
     yield f"{path}: {number}, looked at for {seen.seconds:.0f} s"
     yield (
-        f"  CPU      {seen.cpu:.2g} % of a CPU, {seen.kernel:.2g} % in the kernel; "
+        f"  CPU      {figure(seen.cpu, 2)} % of a CPU, {figure(seen.kernel, 2)} % in the kernel; "
         f"{seen.faults:.0f} page faults a second"
     )
     yield (
-        f"  faults   cost at most {seen.fault_cpu:.2g} % of a CPU, of which folios (pages in one "
-        f"piece) of 64 kB save at most {seen.gain:.2g} %; the cost of a fault is from "
-        f"{seen.cost_from}"
+        f"  faults   cost at most {figure(seen.fault_cpu, 2)} % of a CPU, of which folios (pages "
+        f"in one piece) of 64 kB save at most {figure(seen.gain, 2)} %; the cost of a fault is "
+        f"from {seen.cost_from}"
     )
     yield (
         f"  memory   {mib['memory']:.0f} MiB, {mib['private']:.0f} MiB of it private, of which "

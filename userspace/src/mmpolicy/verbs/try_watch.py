@@ -62,6 +62,7 @@ from mmpolicy.control.watched import (
     watched_of,
 )
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.service import Watch as ServiceWatch
@@ -92,8 +93,8 @@ def cost_lines(percent: float, block_s: float) -> Iterator[str]:
     """Yield what further tests of the setting do, and what they cost, as text."""
     cycle = block_s * 100 / percent
     yield (
-        f"watch: one block of {block_s:g} s in {cycle / 60:.3g} min is at stock, as long as the "
-        f"setting is kept; this costs {percent:g} % of the gain at most"
+        f"watch: one block of {figure(block_s)} s in {figure(cycle / 60, 3)} min is at stock, as "
+        f"long as the setting is kept; this costs {percent:g} % of the gain at most"
     )
     yield (
         "watch: the setting is taken back if its gain is shown to have turned into a loss, or "
@@ -457,7 +458,7 @@ def _effects(record: Watched, pairs: Sequence[Watch]) -> Iterator[tuple[str, End
 
 def _ends(ends: Ends) -> str:
     middle, low, high = ends
-    return f"{middle:+.3g} % (95 %: {low:+.3g} .. {high:+.3g} %)"
+    return f"{figure(middle, 3, '+')} % (95 %: {figure(low, 3, '+')} .. {figure(high, 3, '+')} %)"
 
 
 def take_back(host: Host, trial: Trial) -> None:

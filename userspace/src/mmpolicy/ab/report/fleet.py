@@ -18,6 +18,7 @@ from mmpolicy.ab.design import ALPHA, POWER, differences
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.report.pool import LEAST_PAIRS
 from mmpolicy.ab.samples import Recording
+from mmpolicy.figures import figure
 
 MOST_PAIRS, MOST_HOSTS = 100_000, 10_000
 LEAST_HOSTS = 2
@@ -36,12 +37,12 @@ class FleetPlan:
     def text(self, hosts: int, percent: float) -> str:
         """Return the plan as text."""
         files = f"{self.files} file{'s' * (self.files != 1)}"
-        noise = f"a single pair varies by {100 * self.noise:.3g} %, estimated from {files}"
+        noise = f"a single pair varies by {figure(100 * self.noise, 3)} %, estimated from {files}"
         if self.pairs:
             return f"{self.metric}: {self.pairs} pairs on each of {hosts} hosts ({noise})"
         need = f"use {self.hosts} hosts or more" if self.hosts else "no number of hosts is enough"
         return (
-            f"{self.metric}: {hosts} hosts cannot show a change of {percent:g} %, "
+            f"{self.metric}: {hosts} hosts cannot show a change of {figure(percent)} %, "
             f"however many pairs each has; {need}"
         )
 
@@ -116,8 +117,8 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
 def lines(plans: Sequence[FleetPlan], hosts: int, percent: float, differ: float) -> list[str]:
     """Return the plans as text."""
     head = (
-        f"to find a change of {percent:g} % with 80 % probability, if the change differs "
-        f"between hosts by {differ:g} %:"
+        f"to find a change of {figure(percent)} % with 80 % probability, if the change differs "
+        f"between hosts by {figure(differ)} %:"
     )
     known = [plan.pairs for plan in plans if plan.pairs]
     found = [head, *(plan.text(hosts, percent) for plan in plans)]

@@ -37,6 +37,7 @@ from mmpolicy.ab.report.stats import (
     totals,
 )
 from mmpolicy.ab.sources import ARMS
+from mmpolicy.figures import figure
 
 # Risk of a margin test if the sizes of the differences decided on the number of pairs. The sizes
 # are larger if the treatment is worse by the margin, which turns 3.5 % into 5 %.
@@ -122,8 +123,8 @@ class MetricResult:
         """Return an effect with its unit."""
         value = self.shown(effect)
         if not self.relative:
-            return f"{value:{sign}.4g}"
-        return f"{value:{sign}{'.0f' if abs(value) >= 1000 else '.3g'}} %"
+            return figure(value, 4, sign)
+        return f"{value:{sign}.0f} %" if abs(value) >= 1000 else f"{figure(value, 3, sign)} %"
 
     def ends(self, low: float, high: float) -> str:
         """Return an interval as text."""
@@ -337,14 +338,14 @@ class MetricResult:
         judged = "" if good is None else ", which is better" if good else ", which is worse"
         size = f"by {self.text(abs(estimate), '')}"
         if self.relative:
-            size = f"by {abs(in_percent(estimate)):.3g} %"
+            size = f"by {figure(abs(in_percent(estimate)), 3)} %"
             if estimate > 1:
-                size = f"to {exp(min(estimate, BIG)):.3g} times"
+                size = f"to {figure(exp(min(estimate, BIG)), 3)} times"
         return f"{'fell' if estimate < 0 else 'rose'} {size}{judged}"
 
     def cells(self) -> Sequence[str]:
         """Return the metric's row of the table."""
-        means = [f"{value:.5g}" for value in self.means() or ()] or ["-", "-"]
+        means = [figure(value, 5) for value in self.means() or ()] or ["-", "-"]
         noise = "-" if self.noise is None else f"±{self.text(self.noise, '')}"
         name, pairs = self.metric.name, f"{len(self.pairs)} of {self.planned}"
         if not self.effect:

@@ -13,6 +13,7 @@ from mmpolicy.ab.design import ALPHA, SATURATION, in_percent
 from mmpolicy.ab.metrics import Metric
 from mmpolicy.ab.report.stats import Effect, analyse, holm
 from mmpolicy.ab.samples import Recording
+from mmpolicy.figures import figure
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,11 @@ class Neighbours:
         """Return the effect in words."""
         few, many = self.levels
         unit = "" if self.effect.scale == "difference" else " %"
-        ends = [f"{self._shown(end):+.3g}{unit}" for end in (self.effect.low, self.effect.high)]
-        size = f"{self._shown(self.effect.estimate):+.3g}{unit} ({' .. '.join(ends)})"
+        size, *ends = (
+            f"{figure(self._shown(each), 3, '+')}{unit}"
+            for each in (self.effect.estimate, self.effect.low, self.effect.high)
+        )
+        size += f" ({' .. '.join(ends)})"
         return (
             f"{self.metric} of untreated units differs by {size} if {many} % of the units are "
             f"treated instead of {few} %, p = {self.corrected:.2g}"

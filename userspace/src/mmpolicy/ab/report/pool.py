@@ -39,6 +39,7 @@ from mmpolicy.ab.report.report import AA, CARRY, OWN, Doubt, Report
 from mmpolicy.ab.report.stats import Vector, binomial_tail_of, ends_of, without_place
 from mmpolicy.ab.samples import Recording
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 
 TOSSES = 9999  # number of times that the assignments of all hosts are redrawn
 LEAST_PAIRS = 3  # fewest pairs of a host from which its noise is estimated
@@ -499,7 +500,7 @@ class Pool:
                 (
                     "  effect on the next host, as a rough guide: "
                     f"{_percent(found.next_low)} .. {_percent(found.next_high)}; the "
-                    f"effect differs between hosts by {100 * found.tau:.2g} % (I2 "
+                    f"effect differs between hosts by {figure(100 * found.tau, 2)} % (I2 "
                     f"{100 * found.i2:.0f} %, p = {found.heterogeneity_p:.2g})"
                 ),
             ]
@@ -583,7 +584,7 @@ class Pool:
 
 
 def _percent(effect: float) -> str:
-    return f"{in_percent(effect):+.3g} %"
+    return f"{figure(in_percent(effect), 3, '+')} %"
 
 
 def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:

@@ -27,6 +27,7 @@ from mmpolicy.ab.report.stats import against, analyse, analyse_anytime, holm
 from mmpolicy.ab.samples import COUNTED, Recording, storable
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.errors import Exit
+from mmpolicy.figures import figure
 from mmpolicy.render import table
 
 # Kinds of doubts. A pool decides about AA, CARRY, TOTALS and LOST over all its hosts together.
@@ -210,8 +211,8 @@ class Report:
                 f"{name}: a few large blocks outweigh the others: the effect is "
                 f"{row.text(row.effect.estimate)} by pairs, and "
                 f"{row.text(row.totals[0])} by totals ({row.ends(*row.totals[1:])}); "
-                f"the largest block has {treatment:.3g} times the mean in treatment, "
-                f"{control:.3g} times in control"
+                f"the largest block has {figure(treatment, 3)} times the mean in treatment, "
+                f"{figure(control, 3)} times in control"
             )
             yield Doubt(TOTALS, text, name)
         if row.no_worse and row.carry.seen:
@@ -396,8 +397,8 @@ class Report:
         """Return all facts about the run that do not belong to a metric."""
         header = self.header
         timing = (
-            f"blocks of {header['block_s']:g} s, the first {header['washout_s']:g} s of "
-            "each not measured (wash-out)"
+            f"blocks of {figure(header['block_s'])} s, the first {figure(header['washout_s'])} s "
+            "of each not measured (wash-out)"
         )
         facts = [
             ("control", header["control"]["given"]),
@@ -410,14 +411,14 @@ class Report:
             ("not seen", self._unseen()),
             ("guards", ", ".join(header["guards"]) or "none"),
             *self._extras(),
-            (f"to find {self.detect:g} %", _told(self.lengths())),
+            (f"to find {figure(self.detect)} %", _told(self.lengths())),
         ]
         if self.judged:
             after = any(self.header.get("margin") != row.margin != row.metric.margin
                         for row in self.judged)  # fmt: skip
             need = _told(self.margin_lengths())
             margins = " and ".join(
-                f"{each:g} %" for each in sorted({r.margin for r in self.judged})
+                f"{figure(each)} %" for each in sorted({r.margin for r in self.judged})
             )
             when = "after the run" if after else "before the run"
             facts.append(
@@ -448,7 +449,7 @@ class Report:
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"
-        rare = f"events in up to {unseen(pairs):.2g} % of the blocks"
+        rare = f"events in up to {figure(unseen(pairs), 2)} % of the blocks"
         return f"{rare} may have occurred in none of these {pairs}"
 
     def _carry(self) -> str:

@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TextIO
 
 from mmpolicy.ab.run.policy_arms import StoppedError
+from mmpolicy.figures import figure
 
 POLL_S = 0.2  # seconds between two polls while a command runs
 
@@ -70,7 +71,7 @@ class Commands:
         while process.poll() is None:
             self.tick()
             if monotonic() > end:
-                text = f"the command '{command}' did not end within {self.limit_s:g} s"
+                text = f"the command '{command}' did not end within {figure(self.limit_s)} s"
                 raise StoppedError("failed", text)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(min(POLL_S, self.limit_s))

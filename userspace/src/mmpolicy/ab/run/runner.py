@@ -34,6 +34,7 @@ from mmpolicy.ab.run.progress import Display, Progress, clock
 from mmpolicy.ab.samples import Recording, line_of
 from mmpolicy.ab.sources import ARMS, Command, Numbers, Reader
 from mmpolicy.errors import Error
+from mmpolicy.figures import figure
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.signals import noted
 
@@ -88,8 +89,8 @@ class Length:
             )
             return f"{self.pairs} pairs after {self.aa_pairs} of A/A, fixed beforehand{more}"
         return (
-            f"as many pairs as find {self.detect:g} % with 80 % probability by the sizes of the "
-            f"differences, whatever their signs, at most {self.pairs}"
+            f"as many pairs as find {figure(self.detect)} % with 80 % probability by the sizes of "
+            f"the differences, whatever their signs, at most {self.pairs}"
         )
 
 
@@ -231,7 +232,7 @@ class Runner:
     def _phases(self) -> None:
         self.display.say(f"rule: {self.length.rule()}")
         most = "at most " if self.length.way else ""
-        long = f"{self.blocks()} blocks of {self.design.block_s:g} s"
+        long = f"{self.blocks()} blocks of {figure(self.design.block_s)} s"
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
         self.live.tell(self.now(), phase="beginning", arm="")
         self.changes.set_up(self.header["unit"])
@@ -370,5 +371,5 @@ class Runner:
             return f"{metric.name}: no estimate of the effect yet"
         if scale != "difference":
             ends = [in_percent(end) for end in ends]
-        text = "{:+.3g} ({:+.3g} .. {:+.3g})".format(*ends)
+        text = "{} ({} .. {})".format(*(figure(end, 3, "+") for end in ends))
         return f"{metric.name}: {text}{' %' * (scale != 'difference')} so far"

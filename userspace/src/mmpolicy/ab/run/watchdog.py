@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from mmpolicy.ab.run.keeper import Keeper, put_back
 from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.errors import Error, Exit
+from mmpolicy.figures import figure
 
 LARGEST = 1 << 17  # largest size of a message in bytes
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
@@ -62,7 +63,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
                 return
             wire.send(json.dumps(_answer(keeper, request)).encode())
     except socket.timeout:  # Python 3.10 and newer raise TimeoutError, which is the same class
-        why = f"has not reported for {lease_s:g} s"
+        why = f"has not reported for {figure(lease_s)} s"
     except OSError:
         pass
     tell(
@@ -134,7 +135,7 @@ class Watchdog:
                     if monotonic() > end:
                         text = (
                             "the watchdog process of the experiment has not answered for "
-                            f"{self.lease_s:g} s"
+                            f"{figure(self.lease_s)} s"
                         )
                         raise StoppedError("lost", text) from None
                     self.look()
