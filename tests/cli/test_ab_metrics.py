@@ -43,7 +43,7 @@ def test_a_moving_average_is_a_guard_and_no_metric(ab: Run, tree: FakeTree, key:
     words = ["--design", "switchback", *SHORT, *FIXED]
     result = ab(*words, "--metric", f"{key} lower")
     total = f"{key.rpartition('.')[0]}.total/s"
-    assert (result.code, f"take {total}; only a guard may use the average" in result.err) == (
+    assert (result.code, f"use {total}; only a guard may use the average" in result.err) == (
         2,
         True,
     )

@@ -530,7 +530,7 @@ def test_a_block_without_one_of_the_arms_has_no_sides() -> None:
 
 @pytest.mark.parametrize(
     ("scale", "size"),
-    [("difference", "+0.5 (+0.1 .. +0.9) where"), ("ratio", "+64.9 % (+10.5 % .. +146 %) where")],
+    [("difference", "+0.5 (+0.1 .. +0.9) if"), ("ratio", "+64.9 % (+10.5 % .. +146 %) if")],
 )
 def test_what_is_said_of_neighbours(scale: str, size: str) -> None:
     """A difference has no unit, a ratio is in percent."""

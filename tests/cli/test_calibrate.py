@@ -174,7 +174,6 @@ def test_sizes_between_lie_on_a_line() -> None:
     costs = Calibration(COSTS)
     assert [round(costs.ns(order)) for order in (0, 2, 4, 9)] == [2000, 2900, 6500, 130_000]
     assert costs.percent(12_000) == pytest.approx((2.4, 0.12))
-    assert costs.of_a_cpu(12_000) == "about 2.4 % of a CPU (+- 0.12)"
 
 
 def test_a_shadow_tells_of_time() -> None:

@@ -524,7 +524,6 @@ def test_costs_of_faults_lie_on_a_line() -> None:
     assert found.ns(10) == pytest.approx(101000 + 97000 * 512 / 496)
     assert Calibration(costs[1:2]).ns(3) == 8000
     assert found.percent(10_000) == pytest.approx((1, 0.1))
-    assert found.of_a_cpu(10_000) == "about 1 % of a CPU (+- 0.1)"
     least, most = found.bounds()
     assert [least.ns(order) for order in (0, 4, 9)] == [900, 4100, 130000]
     assert [most.ns(order) for order in (0, 4, 9)] == [1050, 3000, 90000]

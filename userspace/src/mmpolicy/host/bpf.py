@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mmpolicy.errors import Error, Exit
-from mmpolicy.figures import figure
 from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
@@ -144,7 +143,7 @@ def why(done: Done, file: str, seconds: float) -> Error:
     what = f"{file} is refused"
     if done.status == -signal.SIGKILL:
         hint = "--timeout gives it more time; fewer branches and loops take less"
-        text = f"{what}: the verifier was not done after {figure(seconds)} s"
+        text = f"{what}: the verifier was not done after {seconds:.15g} s"
         return Error(text, Exit.REFUSED, hint)
     found = REFUSED.search(done.err)
     step, number = (found[1], int(found[2])) if found else ("", 0)

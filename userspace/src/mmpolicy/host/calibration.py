@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
-from mmpolicy.figures import figure
 from mmpolicy.host.files import Tree
 from mmpolicy.host.pagemap import PAGE as PAGE
 
@@ -87,11 +86,6 @@ class Calibration:
         page = self.costs[0]
         error = max(page.high - page.ns, page.ns - page.low)
         return faults_per_second * page.ns / 1e7, faults_per_second * error / 1e7
-
-    def of_a_cpu(self, faults_per_second: float) -> str:
-        """Return the share of a CPU that single-page faults take, as text."""
-        part, error = self.percent(faults_per_second)
-        return f"about {figure(part, 2)} % of a CPU (+- {figure(error, 2)})"
 
     def bounds(self) -> tuple[Calibration, Calibration]:
         """Return the costs with which large folios save the least, and those with which they save

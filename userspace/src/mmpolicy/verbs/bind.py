@@ -90,14 +90,14 @@ def bind(
     A cgroup that is bound in the name of an owner is left alone by apply, save and verify.
     """
     check_one(cgroup, pid, unit)
-    if pid is not None and not owner:
-        check_memory(host.tree, pid)
     with exclusive(host, dry_run):
         if unit is not None and not owner:
             running = _bind_unit(host, unit, profile, force, dry_run, want_json)
             warn_of(host.tree, running, profile)
             return
         pick("profile", profile, profiles_of(read_state(host.tree)))
+        if pid is not None and not owner:
+            check_memory(host.tree, pid)
         key = _find(host.tree, cgroup, pid, owner)
         then = _keep(host.tree, owner, key, profile)
         commit(host, [bind_write(key, profile)], dry_run, want_json, then=then)
