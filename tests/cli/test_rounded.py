@@ -21,6 +21,7 @@ FINE = re.compile(
     r"|(?:[\w.]+\.)?(?:p|\w+_p|p_here|corrected)(?:\[arm\.name\])?:\.2g"
 )
 OTHERS = {  # numbers of code that has its own rules, with those that are left
+    "host/bpf.py": {"seconds:.15g"},  # no exponent below 1e15
     "memory/collapse.py": {"longest:g"},
 }
 
