@@ -105,6 +105,11 @@ class Metric:
     of: str  # statistic over the samples of a block: pNN, max or spread; "": the mean
 
     @classmethod
+    def of_work(cls, text: str) -> Metric:
+        """Return the metric of --work, a rate of which more is better; raise a usage error."""
+        return cls.parse(f"work={text} higher")
+
+    @classmethod
     def parse(cls, text: str) -> Metric:
         """Return the metric that a text describes; raise a usage error for an invalid text."""
         body, better = text.strip(), ""

@@ -31,7 +31,7 @@ def check_process(tree: Tree, pid: int | str) -> None:
 def check_memory(tree: Tree, pid: int) -> None:
     """Raise an error if there is no such process, or if it has no memory of its own."""
     check_process(tree, pid)
-    fields = _stat(tree, pid)
+    fields = stat_fields(tree, pid)
     state, flags = (fields[0], fields[6]) if len(fields) > 6 else ("", "")
     if state in ("Z", "X"):
         why = "has ended, and its parent has not waited for it yet (a zombie)"
@@ -106,7 +106,7 @@ def printable(name: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in name)
 
 
-def _stat(tree: Tree, pid: int) -> list[str]:
+def stat_fields(tree: Tree, pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the state on; [] if the process has ended."""
     try:
         stat = tree.read(f"/proc/{pid}/stat")
@@ -118,7 +118,7 @@ def _stat(tree: Tree, pid: int) -> list[str]:
 
 def start_of(tree: Tree, pid: int) -> int | None:
     """Return a process's start time in ticks since boot; None if it has ended."""
-    fields = _stat(tree, pid)
+    fields = stat_fields(tree, pid)
     start = fields[19] if len(fields) > 19 else ""
     return int(start) if start.isdigit() else None
 

@@ -12,6 +12,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import stat_fields
 from mmpolicy.memory.collapse import Collapser, Limits, Target
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
@@ -62,10 +63,7 @@ def processes_of(tree: Tree, session: int) -> list[int]:
     found = []
     for name in tree.inodes("/proc"):
         if name.isdigit():
-            try:
-                fields = tree.read(f"/proc/{name}/stat").rpartition(")")[2].split()
-            except Error:  # the process has just ended
-                continue
-            if fields[3:4] == [str(session)]:
-                found.append(int(name))
+            pid = int(name)
+            if stat_fields(tree, pid)[3:4] == [str(session)]:
+                found.append(pid)
     return found

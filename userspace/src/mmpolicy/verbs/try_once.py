@@ -369,7 +369,7 @@ class _Run:
         self.holds = Holds(host.tree)
         self.pressure = Pressure(host, WAITING)
         self.changed = Watch(host.show_units, host.clock, wish.unit)
-        self.metric = Metric.parse(f"work={wish.work} higher") if wish.work else None
+        self.metric = Metric.of_work(wish.work) if wish.work else None
         sources = self.metric.sources() if self.metric else ()
         self.reader = Reader(host.tree, sources, {})
         self.asked = [each for each in sources if isinstance(each, Command)]

@@ -274,7 +274,7 @@ def _check_work(work: str | None) -> None:
     if work:
         from mmpolicy.ab.metrics import Metric
 
-        Metric.parse(f"work={work} higher")
+        Metric.of_work(work)
 
 
 def _require(way: Way) -> None:
