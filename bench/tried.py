@@ -3,7 +3,8 @@
 
 It is run on this machine, whose CPU time is that of hardware, and in a guest of Linux 6.1:
 
-sizes     `--host --candidate thp-sizes`, the kernel's own folios below 2 MB
+sizes     `--host --candidate thp-sizes`, the kernel's own folios below 2 MB, while a program fills
+          fresh memory at a fixed rate
 collapse  a heap in single pages, which is read and written at random: CPU time per access
 trim      a heap of 2 MB pages of which one page in 16 is used
 
@@ -41,6 +42,7 @@ KEPT = TREE / "bench/tried.json"
 PAGE = TREE / "docs/cli.md"
 SOURCES = f"{TREE}/userspace/src:{TREE}/tests:{TREE}"
 FILL_S = 60.0
+PAGE_LINES = ("did  ", "metric  ", "decision  ", "undo  ")
 SPARSE = """
 import mmap, sys, time
 pages = (int(sys.argv[1]) << 20) // 4096
@@ -51,6 +53,17 @@ print("ready", flush=True)
 while True:
     time.sleep(0.05)
     sum(heap[at * 4096] for at in range(0, pages, 1024))
+"""
+
+FRESH = """
+import mmap, time
+data = bytes(64 << 20)
+turn = time.monotonic()
+while True:
+    with mmap.mmap(-1, len(data), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as heap:
+        heap.write(data)
+    turn += 0.1
+    time.sleep(max(turn - time.monotonic(), 0))
 """
 
 
@@ -85,6 +98,11 @@ def service(argv: list[str], said: Path, sizes: Mapping[str, str]) -> Iterator[i
         folder.rmdir()
 
 
+def sizes_set() -> dict[str, str]:
+    """Return the text of each size's `enabled`, by its path."""
+    return {str(path): path.read_text() for path in sorted(THP.glob("hugepages-*kB/enabled"))}
+
+
 def tried(*words: str) -> dict[str, Any]:
     """Run a trial; return its exit code, its page, and its time."""
     env = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONPYCACHEPREFIX": str(COMPILED)}
@@ -92,9 +110,27 @@ def tried(*words: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", "mmpolicy", "try", *words, "--yes", "--foreground"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     said = (done.stdout + done.stderr).strip().splitlines()
-    page = [each for each in said if each.split()[0] in ("did", "metric", "decision")]
+    page = [each for each in said if each.startswith(PAGE_LINES)]
     return {"exit": done.returncode, "page": page or said[-2:],
             "seconds": round(time.monotonic() - begin)}  # fmt: skip
+
+
+def of_the_host(block: float) -> dict[str, Any]:
+    """Try sizes on a host where a program fills fresh memory; undo what was kept, as printed."""
+    before = sizes_set()
+    job = subprocess.Popen([sys.executable, "-c", FRESH])
+    try:
+        found = tried("--host", "--candidate", "thp-sizes", "--block", f"{block:g}")
+    finally:
+        job.kill()
+        job.wait()
+    for line in found["page"]:
+        if line.startswith("undo"):
+            undo = line.partition(" ")[2]
+            subprocess.run(undo, shell=True, check=True, stdout=subprocess.DEVNULL)
+    if sizes_set() != before:
+        raise SystemExit(f"the sizes are {sizes_set()} after the trial, and were {before}")
+    return found
 
 
 def of_a_service(
@@ -116,7 +152,7 @@ def here(mib: int, block: float) -> dict[str, Any]:
         sparse = [sys.executable, "-c", SPARSE, str(mib)]
         return {
             "kernel": platform.release(),
-            "sizes": tried("--host", "--candidate", "thp-sizes"),
+            "sizes": of_the_host(block),
             "collapse": of_a_service("collapse", heap, said, settings(enabled="never"), block,
                                      "--work", speed),
             "trim": of_a_service("trim", sparse, said, settings(enabled="always"), block),

@@ -192,7 +192,7 @@ def test_rare_stalls_are_never_better(pairs: int, runs: int) -> None:
         (row,) = report.rows
         better += report.exit == Exit.DONE
         if report.exit == Exit.DONE:
-            rare = f"events in up to {unseen(pairs):.2g} % of the blocks may have occurred in none"
+            rare = f"may have missed events that occur in up to {unseen(pairs):.2g} % of blocks"
             assert rare in report.verdict()
         if max(treated for _, treated in row.pairs) < 5:  # else 12, with noise of 10 %
             without += 1

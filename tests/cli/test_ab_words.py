@@ -38,7 +38,7 @@ from .test_ab_samples import (
 AA = Effect("ratio", 8, 0.01, -0.05, 0.07, 0.6, 0.02)
 EVEN = ("in a block, 2.00 s were measured in control and 2.00 s in treatment, of 2.00 s planned; "
         "the latest sample came 0.00 s late")  # fmt: skip
-RARE = "events in up to 26 % of the blocks may have occurred in none of these 10"
+RARE = "these 10 blocks may have missed events that occur in up to 26 % of blocks"
 MORE = "the more runs there are, the likelier one of them shows an effect by chance"
 
 

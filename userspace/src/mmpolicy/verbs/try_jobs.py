@@ -44,7 +44,8 @@ NEXT = {
     LEFT: "mmpolicy ab restore restores the sizes that the trial has left changed",
     HALF_KEPT: "the trial was killed while it kept the setting, and a part of it is in force; this "
     "undoes it: ",
-    CHANGED: "the setting that was kept is no longer in force; mmpolicy log shows who changed it",
+    CHANGED: "the setting that was kept is no longer in force; mmpolicy log has the changes that "
+    "mmpolicy made",
 }
 ONCE_CUT_OFF = (
     "the trial was killed; no setting has changed, but memory may have, if the verb ran: try again"

@@ -449,8 +449,9 @@ class Report:
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"
-        rare = f"events in up to {figure(unseen(pairs), 2)} % of the blocks"
-        return f"{rare} may have occurred in none of these {pairs}"
+        share = figure(unseen(pairs), 2)
+        events = f"events that occur in up to {share} % of blocks"
+        return f"these {pairs} blocks may have missed {events}"
 
     def _carry(self) -> str:
         seen = [row.metric.name for row in self.rows if row.carry.seen]
