@@ -237,7 +237,7 @@ def test_it_says_what_may_not_have_been_seen() -> None:
     facts = dict(World().report(np.random.default_rng(1)).facts())
     assert (
         facts["not seen"]
-        == "events in up to 22 % of the blocks may have occurred in none of these 12"
+        == "these 12 blocks may have missed events that occur in up to 22 % of blocks"
     )
 
 
@@ -260,6 +260,6 @@ def test_what_is_rare_takes_many_pairs(ab: Run, run: Run, out: Path) -> None:
     result = run("ab", "report", str(out))
     assert result.code == 7
     assert (
-        "may have occurred in none of these 13; --detect-rare 20 takes 14 pairs"
-        in result.out.splitlines()[-1]
+        "these 13 blocks may have missed events that occur in up to 21 % of blocks; "
+        "--detect-rare 20 takes 14 pairs" in result.out.splitlines()[-1]
     )
