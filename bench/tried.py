@@ -5,7 +5,8 @@ It is run on this machine, whose CPU time is that of hardware, and in a guest of
 
 sizes     `--host --candidate thp-sizes`, the kernel's own folios below 2 MB, while a program fills
           fresh memory at a fixed rate
-collapse  a heap in single pages, which is read and written at random: CPU time per access
+collapse  a heap in single pages, which is read and written at random at a fixed rate: CPU time per
+          access
 trim      a heap of 2 MB pages of which one page in 16 is used
 
 Each trial is judged by the rule that it prints. The memory is also taken from the kernel, before
@@ -42,6 +43,7 @@ KEPT = TREE / "bench/tried.json"
 PAGE = TREE / "docs/cli.md"
 SOURCES = f"{TREE}/userspace/src:{TREE}/tests:{TREE}"
 FILL_S = 60.0
+PACE = 200_000  # accesses in a quarter of a second, for some 40 % of a CPU
 PAGE_LINES = ("did  ", "metric  ", "decision  ", "undo  ")
 SPARSE = """
 import mmap, sys, time
@@ -57,11 +59,13 @@ while True:
 
 FRESH = """
 import mmap, time
-data = bytes(64 << 20)
+part = bytes(1 << 20)
+heap = mmap.mmap(-1, 64 * len(part), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 turn = time.monotonic()
 while True:
-    with mmap.mmap(-1, len(data), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as heap:
-        heap.write(data)
+    for at in range(0, len(heap), len(part)):
+        heap.madvise(mmap.MADV_DONTNEED, at, len(part))
+        heap[at:at + len(part)] = part
     turn += 0.1
     time.sleep(max(turn - time.monotonic(), 0))
 """
@@ -148,7 +152,7 @@ def here(mib: int, block: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, thp_settings(settings()):
         said = Path(folder, "said")
         speed = f"cmd:tail -n 2 {said} | awk 'NF==2{{s=1/$1}}END{{print s}}'"  # accesses per ns
-        heap = [str(workload("bigheap")), str(mib), "full", "madvise"]
+        heap = [str(workload("bigheap")), str(mib), "full", "madvise", str(PACE)]
         sparse = [sys.executable, "-c", SPARSE, str(mib)]
         return {
             "kernel": platform.release(),

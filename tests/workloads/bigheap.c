@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bigheap MIB full|half|mixture|sixteenth|N [madvise] - random accesses to a heap, to measure
- * their time.
+ * bigheap MIB full|half|mixture|sixteenth|N [madvise [MOST]] - random accesses to a heap, to
+ * measure their time.
  *
  * Touches pages in random order: all of them, the first half of each 2 MB, that of every second
  * 2 MB and all of the others, one page in 16, or the first N pages of each 2 MB. With madvise, it
  * then asks for huge pages. Prints "ready", then a line four times a second: nanoseconds of an
  * access to a touched page, and the longest 32 accesses in microseconds; one access in four is a
- * write. A wrong word in a page ends it with 1.
+ * write. After MOST accesses it sleeps until the next line, as a server with a fixed load does. A
+ * wrong word in a page ends it with 1.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>
@@ -55,9 +56,16 @@ static uint64_t access_one(char *memory, size_t page, uint64_t *rng)
 	return words[0];
 }
 
+static void sleep_until(double ns)
+{
+	struct timespec until = { ns / 1e9, (long)ns % 1000000000 };
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
 int main(int argc, char **argv)
 {
-	size_t pages, kept = 0, page, other;
+	size_t pages, kept = 0, page, other, most = argc > 4 ? strtoul(argv[4], NULL, 10) : 0;
 	uint64_t rng = SEED, sum = 0;
 	uint32_t *order;
 	char *memory;
@@ -99,6 +107,10 @@ int main(int argc, char **argv)
 			if (end - last > longest)
 				longest = end - last;
 			last = end;
+			if (most && number >= most) {
+				sleep_until(start + LINE_NS);
+				end = now_ns();
+			}
 		} while (end - start < LINE_NS);
 		printf("%.2f %.1f\n", (end - start) / number, longest / 1e3);
 		fflush(stdout);
