@@ -16,7 +16,7 @@ static int __init mmp_init(void)
 	pr_err("pages of this kernel have %lu kB, those that the module needs have 4 kB\n",
 	       PAGE_SIZE / 1024);
 #else
-	pr_err("this kernel lacks CONFIG_MM_POLICY (see kernel-hooks/), and what does without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, TRANSPARENT_HUGEPAGE\n");
+	pr_err("this kernel has neither CONFIG_MM_POLICY (see kernel-hooks/) nor all options that the module needs without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, SMP, TRANSPARENT_HUGEPAGE\n");
 #endif
 	return -EOPNOTSUPP;
 }

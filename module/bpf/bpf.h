@@ -169,7 +169,11 @@ struct mmp_bpf_knob {
 	struct mmp_bpf_knob knobs[MMP_BPF_KNOBS];			\
 	struct bpf_prog *prog
 
-/* The struct_ops of a program, whatever its point. */
+/*
+ * Common layout of the struct_ops of all points, such as struct
+ * mmp_anon_order_ops: the function, then MMP_BPF_OPS. The module accesses all of
+ * them as this struct.
+ */
 struct mmp_bpf_ops {
 	u32 (*ask)(const void *told);
 

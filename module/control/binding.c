@@ -239,7 +239,8 @@ free:
  * @profile: the profile
  * @id: id of the cgroup
  *
- * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
+ * Context: under mmp_lock; may sleep. The caller calls mmp_bindings_settle()
+ * before it drops the lock, also after an error.
  * Return: 0, or an error that docs/sysfs-abi.txt lists for "cgroups".
  */
 int mmp_bind_cgroup(struct mmp_profile *profile, u64 id)
@@ -263,7 +264,8 @@ int mmp_bind_cgroup(struct mmp_profile *profile, u64 id)
  * @profile: the profile
  * @number: PID in the namespace of the caller
  *
- * Context: under mmp_lock; may sleep; mmp_bindings_settle() afterwards.
+ * Context: under mmp_lock; may sleep. The caller calls mmp_bindings_settle()
+ * before it drops the lock, also after an error.
  * Return: 0, or an error that docs/sysfs-abi.txt lists for "pids".
  */
 int mmp_bind_process(struct mmp_profile *profile, u64 number)
@@ -307,7 +309,8 @@ static int binding_drop(const struct mmp_profile *profile, u64 id)
  * @profile: the profile that the cgroup must be bound to
  * @id: id of the cgroup
  *
- * Context: under mmp_lock; mmp_bindings_settle() afterwards.
+ * Context: under mmp_lock. The caller calls mmp_bindings_settle() before it
+ * drops the lock, also after an error.
  * Return: 0 or -ENOENT.
  */
 int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
@@ -320,7 +323,8 @@ int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
  * @profile: the profile that the process must be bound to
  * @number: PID in the namespace of the caller
  *
- * Context: under mmp_lock; mmp_bindings_settle() afterwards.
+ * Context: under mmp_lock. The caller calls mmp_bindings_settle() before it
+ * drops the lock, also after an error.
  * Return: 0 or -ENOENT.
  */
 int mmp_unbind_process(const struct mmp_profile *profile, u64 number)

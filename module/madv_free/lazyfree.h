@@ -44,7 +44,8 @@
 /* Count of an area that could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
 /*
- * Page tables that the worker examines in one pass, each quarter of a second.
+ * Most page tables that the worker examines to recount processes in one pass,
+ * each quarter of a second. Each process counts as one more.
  */
 #define MMP_KEEPER_TABLES	1024U
 /*

@@ -10,7 +10,7 @@
 #include "pages.h"
 #include "recount.h"
 
-/* Page tables examined before the locks are dropped. */
+/* Most page tables examined before mmap_lock is dropped. */
 #define TABLES_AT_ONCE	16U
 
 static bool stopping;

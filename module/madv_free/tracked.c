@@ -21,7 +21,8 @@
 #define TIDY_INTERVAL	(HZ / 4)
 #define RETRY_INTERVAL	(HZ / 50)
 /*
- * Page tables of new processes that the worker ("keeper") examines in one pass.
+ * Most page tables (each maps 2 MB) and holes that the worker ("keeper") examines
+ * in new processes in one pass. Each process counts as one more.
  */
 #define NEW_TABLES	256U
 

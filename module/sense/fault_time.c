@@ -62,7 +62,7 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 }
 
 /**
- * mmp_fault_begins - start timing a fault that was sampled
+ * mmp_fault_begins - start timing a fault that was sampled, and draw the next
  * @vmf: the fault
  * @site: place in the fault path; swap-in is not timed
  */

@@ -23,8 +23,8 @@ struct mmp_draw;
 DECLARE_STATIC_KEY_FALSE(mmp_timing);
 
 /*
- * Samples the faults to time; if mmp_draw_due(), the caller must call
- * mmp_fault_begins().
+ * State that samples the faults to time. If mmp_draw_due(&mmp_fault_draw) is
+ * true, the code that called it must call mmp_fault_begins() for this fault.
  */
 DECLARE_PER_CPU(struct mmp_draw, mmp_fault_draw);
 

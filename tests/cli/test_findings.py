@@ -209,7 +209,8 @@ def test_1_memory_that_has_to_stay(
     (found,) = recommended(run, clock)
     assert (found["commands"], found["next_step"]) == (
         [],
-        ("restart the program, with smaller folios"),
+        f"restart the program with smaller folios: after echo madvise >{THP}/enabled, only "
+        "programs that ask for 2 MB folios get them",
     )
     assert found["what"].endswith(
         "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"

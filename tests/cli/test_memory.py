@@ -921,7 +921,10 @@ def test_waste_that_the_kernel_keeps(tree: FakeTree) -> None:
     )
     found = _trim(survey, where)
     assert found[:4] == ("/a.service", f"{waste}; {kept}", (), "")
-    assert found.next_step == "restart the program, with smaller folios"
+    assert found.next_step == (
+        f"restart the program with smaller folios: after echo madvise >{THP}/enabled, only "
+        "programs that ask for 2 MB folios get them"
+    )
 
 
 # Reasons

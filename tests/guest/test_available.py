@@ -54,8 +54,8 @@ def test_while_a_cpu_idles(machines: Machines) -> None:
     assert counters(guest)["lowered"] > 0
 
 
-def test_huge_pages_of_others_are_not_missed(machines: Machines) -> None:
-    """Pages that hugetlb has taken out of a node do not count as short."""
+def test_pages_of_hugetlb_do_not_lower_orders(machines: Machines) -> None:
+    """The share of available memory excludes the pages of hugetlb, so these do not lower orders."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     must(guest, "echo 880 >/proc/sys/vm/nr_hugepages; grep -q 880 /proc/sys/vm/nr_hugepages")

@@ -29,14 +29,16 @@ pytestmark = [
 SECONDS = 20.0  # each test, about
 
 PROFILE = f"{ROOT}/profiles/default"
-# Free memory is in holes of three pages between pinned ones, so compaction of a zone fails. Where
-# reclaim would run for a small folio too, the OOM killer would follow.
+# Free memory is in holes of three pages between pinned pages, so compaction of a zone fails.
+# Reclaim for folios of 16 to 64 kB would end in an OOM kill; the policy only_compact_any reclaims
+# nothing for them.
 CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map {{}} {MADVISED} touch 1"
 IN_CRUMBS = f"{SMALL_SIZES}; echo only_compact_any >{PROFILE}/thp_gfp/policy"
 LIGHT, RELAXED, NO_ANSWER = 1, 4, 5  # efforts
 DEFER, TRY = 1, 2  # answers of compact
 
-# Checks the context of MADV_HUGEPAGE in this guest; if it is right, the kernel reclaims.
+# Answers with its knob if the context is that of MADV_HUGEPAGE in this guest; else the kernel
+# reclaims.
 EFFORT = """
 #include "mmpolicy.bpf.h"
 MMP_EFFORT(of_knob)
@@ -55,7 +57,7 @@ MMP_POLICY_OF(thp_gfp, policy, .name = "of_knob", .effort = (void *)of_knob, .kn
 	{ "error", "switch", "report an error", 0, 1, 0 },
 });
 """
-# Gives up if its context is impossible.
+# Reports an error, which ends its use, if its context is impossible.
 COMPACT = """
 #include "mmpolicy.bpf.h"
 MMP_COMPACT(of_knob)
@@ -115,7 +117,7 @@ EVENTS = f"{TRACING}/events/mmpolicy"
 
 @contextmanager
 def traced(guest: Guest) -> Iterator[None]:
-    """Record the tracepoints, with timestamps of the clock that programs use."""
+    """Record the tracepoints, with timestamps of CLOCK_MONOTONIC, which BPF programs read, too."""
     must(guest, f"cd {TRACING}; echo mono >trace_clock; echo 8192 >buffer_size_kb; echo >trace")
     must(guest, f"echo 1 >{EVENTS}/enable")
     yield
@@ -123,7 +125,9 @@ def traced(guest: Guest) -> Iterator[None]:
 
 
 def told(guest: Guest, point: str) -> list[dict[str, str]]:
-    """Return contexts and answers of the programs of a point, with the seconds of each as "at"."""
+    """Return contexts and answers of the BPF programs of a point, with the seconds of each as
+    "at".
+    """
     lines = re.findall(
         rf" (\d+\.\d+): mmpolicy_bpf_{point}: (.*)", must(guest, f"cat {TRACING}/trace")
     )
@@ -281,7 +285,9 @@ def test_the_table_has_all_examples() -> None:
 
 
 def test_one_name(guest: Guest) -> None:
-    """A name belongs to one program, whatever its point; the command shows the point."""
+    """No two programs have the same name, not even at different points; the command shows the
+    point.
+    """
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert "refused register 17" in guest.run(loading(policy_object("of_knob_2", COMPACT))).out
     must(guest, f"mmpolicy set thp_gfp of_knob effort=4; {loading(example('fixed'))}")

@@ -28,17 +28,19 @@ VICTIMS = [
 
 
 def in_group(guest: Guest, words: str, *shell: str) -> str:
-    """Run ops in the cgroup; return its output."""
+    """Run the program `ops` in the cgroup GROUP; return its output."""
     return must(guest, f"echo 0 >{GROUP}/cgroup.procs && exec {ops_command(words, *shell)}")
 
 
 def put(guest: Guest, text: str) -> None:
-    """Write the manifest."""
+    """Write a manifest to FILE."""
     must(guest, f"printf %s {shlex.quote(text)} >{FILE}")
 
 
 def forty(bad: int, value: str) -> str:
-    """A manifest of forty lines, with the given setting on line bad."""
+    """Return a manifest whose line number `bad`, of the first forty, is `value`; line 41 declares
+    the profile `old`.
+    """
     lines = ["version = 1", "lease_ms = 600000", "[bindings]", '"web.service" = "old"']
     for number in range(9):
         lines += [f"[profiles.p{number}.anon_order]", 'policy = "fixed"']
@@ -67,8 +69,8 @@ def test_profiles_and_bindings(loaded: Guest) -> None:
 
 
 def test_one_bad_line_of_forty(loaded: Guest) -> None:
-    """For one bad line of forty, the error names the line, and every file is unchanged, byte for
-    byte.
+    """If one line of a manifest is bad, the error names the line, and each file of the module stays
+    as it was, byte for byte.
     """
     must(loaded, f"mkdir -p {GROUP}")
     old = f"{ROOT}/profiles/old"

@@ -119,7 +119,7 @@ def test_five_commands(system: System, folder: Path, before: int) -> None:
 
 @pytest.mark.full
 def test_kernel_and_module_come_together(system: System, folder: Path) -> None:
-    """One upgrade brings a kernel and its module; a kernel without a module does not break apt."""
+    """One upgrade brings a kernel and its module; a purge leaves both kernels and no module."""
     old, new = debian_kernels()
     place = system.folder / PLACE
     place.mkdir(parents=True)

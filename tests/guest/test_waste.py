@@ -309,13 +309,13 @@ SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --e
 
 
 def ask(guest: Guest, word: str) -> None:
-    """Send a request to the heap."""
+    """Send a request to the program of HEAP, and wait until it is done."""
     must(guest, f"rm -f /tmp/answered; echo {word} >/tmp/new; mv /tmp/new /tmp/ask")
     must(guest, "until [ -e /tmp/answered ]; do sleep 0.05; done")
 
 
 def until(guest: Guest, pid: int, field: str, test: str) -> None:
-    """Wait, with a limit, until a memory figure of a process in kB passes the test."""
+    """Wait, for 60 s or a little more, until a memory figure of a process in kB passes the test."""
     value = f"$(sed -n 's/^{field}: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup)"
     must(guest, f"for n in $(seq 600); do [ {value} {test} ] && exit; sleep 0.1; done; exit 1")
 
@@ -340,7 +340,11 @@ def test_maintain(counting: Guest) -> None:
 
 
 def maintains(guest: Guest, pid: int, gives_back: bool = True) -> None:
-    """Fill a heap, let it grow, empty and refill it; at the end `maintain` is killed."""
+    """Check that `maintain` follows a heap that grows, is emptied and refilled, and that a kill of
+    `maintain` changes no setting and shows in the metrics.
+
+    gives_back: whether the kernel frees the empty pages of a folio that it splits.
+    """
     whole, own = 24 << 10, 4 << 10  # KiB: the heap after it has grown, and Python's memory
     settings = must(guest, SETTINGS)
     job = guest.start(f"exec {KEEP} --cgroup /waste >/tmp/kept 2>&1")

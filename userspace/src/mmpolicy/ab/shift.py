@@ -86,13 +86,16 @@ def _percent(value: float) -> str:
 
 
 class _Fit(NamedTuple):
-    likelihood: float  # its logarithm
-    estimate: float
-    error: float
+    likelihood: float  # logarithm of the likelihood
+    estimate: float  # coefficient of the last cause
+    error: float  # standard error of the estimate
 
 
 class _Noise:
-    """Noise with one correlation, and how a constant, a trend and the change look in it."""
+    """Noise with one correlation, and how the causes of a series look in it.
+
+    The causes are a constant, a trend, and the change unless all values are before it.
+    """
 
     def __init__(self, number: int, moment: int, correlation: float, gap: float) -> None:
         steps = [gap if each == moment else 1.0 for each in range(number)]
@@ -121,11 +124,15 @@ class _Noise:
 
     @property
     def square(self) -> float:
-        """Return the sum of squares of the last cause, as the other causes do not explain it."""
+        """Return the sum of squares of that part of the last cause which the others do not
+        explain.
+        """
         return self._causes[-1][1]
 
     def fit(self, values: Sequence[float]) -> _Fit:
-        """Return the last cause in a series of values, such as the change."""
+        """Fit the causes to a series of values; return the likelihood, and the coefficient of the
+        last cause with its standard error.
+        """
         rest, change = self._unexplained(values)
         squares = [square for _, square in self._causes]
         freedom, noise = len(values) - len(squares), max(_dot(rest, rest), float_info.min)

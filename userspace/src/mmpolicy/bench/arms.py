@@ -127,7 +127,7 @@ class Arms:
             raise Error(
                 text,
                 Exit.USAGE,
-                "mmpolicy ab run --design switchback compares settings of the whole host",
+                "compare settings of the whole host by mmpolicy ab run --design switchback",
             )
         for write in plan(now, now | own):
             perform(self.tree, write)

@@ -56,7 +56,7 @@ class Programs:
     work: Work
     tick: Callable[[], None]
     wire: socket.socket = field(init=False)
-    # names of processes whose costs are not in the figures
+    # names of processes whose parent ended without waiting for them, so no figure has their costs
     outlived: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Programs:
@@ -71,7 +71,7 @@ class Programs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End this process, and all programs that it has started."""
+        """End the starter, and all programs that it has started."""
         self.wire.close()
         self._starter.kill()
         self._starter.wait()

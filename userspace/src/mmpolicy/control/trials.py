@@ -32,7 +32,8 @@ DECISION = "decision   "  # beginning of the line of a page that says what the t
 MAINTAIN = "mmpolicy-maintain.service"
 ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
-DONE = "done once"  # also a phase: the candidate ran once and pays, and there is no setting to keep
+# also a phase: the candidate ran once, and its effect is kept; there is no setting to keep
+DONE = "done once"
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
 AT_STOCK = "at stock"  # `try --watch` was killed while the service was at stock
@@ -65,18 +66,18 @@ class Trial:
 
     @property
     def path(self) -> str:
-        """Return its file."""
+        """Return the path of the record."""
         return f"{FOLDER}/{self.name}.json"
 
     @property
     def decision(self) -> tuple[str, ...]:
-        """Return the lines of its page from the last decision on; () if it has not ended."""
+        """Return the lines of the page from the last decision on; () before a decision."""
         begins = [at for at, line in enumerate(self.page) if line.startswith(DECISION)]
         return self.page[begins[-1] :] if begins else ()
 
     @property
     def manifest(self) -> str:
-        """Return the manifest that creates the kept profile at the next boot."""
+        """Return the path of the manifest by which a boot restores what the trial has kept."""
         return file_of(self.profile)
 
     def keep(self, tree: Tree, **changes: Any) -> Trial:
@@ -87,7 +88,9 @@ class Trial:
 
 
 def file_of(profile: str) -> str:
-    """Return the manifest that creates a kept profile at the next boot."""
+    """Return the path of the manifest by which a boot restores what a trial has kept under this
+    name.
+    """
     return f"{MANIFESTS}/50-try-{profile}.toml"
 
 

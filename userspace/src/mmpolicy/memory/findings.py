@@ -35,7 +35,7 @@ from mmpolicy.memory.lazily import memory_of_process
 from mmpolicy.memory.reach import Clues, reach
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
-from mmpolicy.memory.trim import LOCKED, cause_of, check_possible
+from mmpolicy.memory.trim import LOCKED, SMALLER, cause_of, check_possible
 
 LINES = 5
 LEAST_PERCENT = 1.0  # percent of a CPU
@@ -51,7 +51,6 @@ OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
 # Least share of 2 MB faults among a process's faults that explains its kernel time.
 CLEARING = 0.2
-SMALLER = "restart the program, with smaller folios"
 GAIN = "17 programs measured with these sizes took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
 # A service with more memory than this gets a line even without a finding, as users ask about it.

@@ -56,6 +56,10 @@ REMAINS = (
     "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
     f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
 )
+SMALLER = (
+    f"restart the program with smaller folios: after echo madvise >{THP}/enabled, only "
+    "programs that ask for 2 MB folios get them"
+)
 # Reasons why empty memory is not given back: key, text, and next step.
 CAUSES = {
     "asked": "the program asked for these folios by MADV_HUGEPAGE: "
@@ -104,7 +108,7 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
             "this kernel keeps the empty pages of a folio that it splits; Linux 6.12 and "
             "newer free them"
         )
-        raise Error(text, Exit.LACKING, "restart the program, with smaller folios")
+        raise Error(text, Exit.LACKING, SMALLER)
     mode = chosen(tree.read(LOCKDOWN)) if tree.exists(LOCKDOWN) else "none"
     if mode != "none":
         text = f"lockdown is '{mode}' (Secure Boot), so the kernel lets nobody write to {SPLIT}"

@@ -19,11 +19,11 @@ from mmpolicy.memory.findings import (
     LEAST_KIB,
     LEAST_PERCENT,
     LEAST_SHARE,
-    SMALLER,
     STALLS,
     is_waste,
 )
 from mmpolicy.memory.reach import ALL
+from mmpolicy.memory.trim import SMALLER
 
 NOT_WORTH, WORTH = "not worth it", "worth trying"
 NOT_NOW, OUT_OF_REACH, NOT_HERE = "not now", "out of reach", "not here"

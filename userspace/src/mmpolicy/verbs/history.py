@@ -65,7 +65,8 @@ def _conflict(tree: Tree, command: str, after: State, now: State, keys: list[Key
     return Error(
         text,
         Exit.FAILED,
-        "mmpolicy revert --force overwrites the later changes, --dry-run shows how",
+        "mmpolicy revert --force overwrites the later changes; with --dry-run added, it only shows "
+        "what it would write",
     )
 
 

@@ -280,10 +280,10 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
     if not tree.exists(_pin(program)):
         text = (
             f"the policy {name} cannot be unloaded, as it is not pinned at "
-            f"{_pin(program)}: the process that loaded it holds it"
+            f"{_pin(program)}: a process or another pin holds it"
         )
         raise Error(
-            text, Exit.REFUSED, "end that process, or remove the pin that it made elsewhere"
+            text, Exit.REFUSED, "bpftool -f link shows which: end that process, or remove that pin"
         )
 
 

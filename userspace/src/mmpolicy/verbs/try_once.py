@@ -160,9 +160,10 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
 
 
 def keeps(wish: OnceWish) -> str:
-    """Return what is kept if the candidate pays, as text."""
+    """Return as text what is kept if the trial finds a gain."""
     if wish.candidate == "maintain":
-        return f"{file_of(wish.name)} names it, and {MAINTAIN} works for it, also after a boot"
+        who = wish.unit or wish.cgroup
+        return f"{file_of(wish.name)} names {who}, and {MAINTAIN} works for it, also after a boot"
     return "no setting changes; the effect lasts until the next start of the service"
 
 
@@ -239,7 +240,7 @@ def _does(host: Host, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
 
 
 def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> tuple[Exit, str]:
-    """Return the exit code, which is 0 only if the candidate pays, and the reason."""
+    """Return the exit code, which is 0 only if the result is kept, and the reason."""
     worse = dict[str, bool]()
     for name, change in changes.items():
         margin = _margin(name, change.before, per_work)

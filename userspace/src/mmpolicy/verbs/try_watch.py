@@ -262,7 +262,7 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
         begin_watch(host, record)
     except Error as err:
         click.echo(
-            f"warning: the kept setting is not tested any further: {err.message}; next: "
+            f"warning: the setting is kept, but cannot be tested further: {err.message}; next: "
             + watch_command(percent, trial.name),
             err=True,
         )

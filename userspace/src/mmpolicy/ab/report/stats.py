@@ -23,7 +23,7 @@ from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
 EXACT_PAIRS = 16  # most pairs for which all 2^n assignments are enumerated
 RESAMPLES = 9999  # number of random assignments for more pairs
-REDRAWS = 999  # number of random assignments in tests that take longer for each
+REDRAWS = 999  # number of random assignments in tests where each takes longer
 AT_ONCE = 1 << 16  # values of units that are processed together
 PLACE = 4.0  # If the effect of the order within pairs has this t value or more, it is subtracted.
 # order statistics to add on each side, as the width of the interval decides when the bench ends
@@ -197,10 +197,11 @@ def ends_of(means: Vector, alpha: float = ALPHA) -> tuple[float, float]:
 
 
 def analyse_median(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return the median of the ratios, with interval and p of the sign test.
+    """Return the median of the ratios, with 95 % interval and p of the sign test.
 
-    It is valid by the random assignment as well, and robust against outlying pairs. If there are
-    no ratios, return the result of analyse().
+    Like those of analyse(), interval and p rest on the random assignment alone; outlying pairs
+    move them little. SPARE makes both more cautious, see median_interval(). If the pairs have no
+    ratios, return the result of analyse().
     """
     scale, found = differences(pairs)
     if scale != "ratio":

@@ -111,8 +111,8 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
             raise Error(
                 text,
                 Exit.USAGE,
-                "look at cgroup.controllers of these cgroups: the controller of the file "
-                "must be in it",
+                "correct FILE or KEY of the metric; if the cgroups do not have the file, enable "
+                "its controller in cgroup.subtree_control of their parent",
             )
         if having[source.text] < len(units):
             without = len(units) - having[source.text]
