@@ -134,7 +134,7 @@ def of_the_host(block: float) -> dict[str, Any]:
             subprocess.run(undo, shell=True, check=True, stdout=subprocess.DEVNULL)
     if sizes_set() != before:
         raise SystemExit(f"the sizes are {sizes_set()} after the trial, and were {before}")
-    return found
+    return {**found, "block": block}
 
 
 def of_a_service(
@@ -144,7 +144,7 @@ def of_a_service(
     with service(argv, said, sizes) as pid:
         before = sizes_of(pid)
         words = ("--cgroup", GROUP, "--candidate", candidate, "--block", f"{block:g}", *more)
-        return {**tried(*words), "before": before, "after": sizes_of(pid)}
+        return {**tried(*words), "block": block, "before": before, "after": sizes_of(pid)}
 
 
 def here(mib: int, block: float) -> dict[str, Any]:
@@ -178,8 +178,8 @@ def in_guest() -> dict[str, Any]:
 
 def table(kept: dict[str, Any]) -> Iterator[str]:
     """Yield the table."""
-    yield "| kernel | candidate | exit | private memory, MiB | in 2 MB, MiB | told |"
-    yield "|---|---|---|---|---|---|"
+    yield "| kernel | candidate | block | exit | private memory, MiB | in 2 MB, MiB | told |"
+    yield "|---|---|---|---|---|---|---|"
     for each in kept.values():
         for name in ("sizes", "collapse", "trim"):
             if not (found := each.get(name)):
@@ -188,7 +188,8 @@ def table(kept: dict[str, Any]) -> Iterator[str]:
                       if "before" in found else "-" for key in ("kib", "huge_kib")]  # fmt: skip
             told = "; ".join(" ".join(line.split()) for line in found["page"])
             kernel = each["kernel"].partition("-")[0]
-            yield f"| {kernel} | {name} | {found['exit']} | {' | '.join(memory)} | {told} |"
+            cells = (kernel, name, f"{found['block']:g} s", found["exit"], *memory, told)
+            yield f"| {' | '.join(map(str, cells))} |"
 
 
 def main(argv: list[str]) -> None:
