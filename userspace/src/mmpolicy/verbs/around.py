@@ -72,8 +72,9 @@ def watch(host: Host, survey: Survey, seconds: float) -> None:
     for turn in range(turns):
         survey.turn(host.clock(), seconds / turns)
         left = seconds * (turns - turn) / turns
-        seen = f"{len(survey.processes)} processes, {survey.seen():.0%} of their memory looked at"
-        progress_line(f"{seen}; {left:.0f} s to go", is_last=False)
+        number = len(survey.processes)
+        seen = f"{survey.seen():.0%} of the memory of {number} process{'es' * (number != 1)}"
+        progress_line(f"looked at {seen}; {left:.0f} s to go", is_last=False)
         host.sleep(seconds / turns)
     survey.turn(host.clock(), seconds / turns)
     progress_line("", is_last=False)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.holds import LIMIT_S
 
@@ -184,11 +185,15 @@ def max_stop_option(reaction: str) -> Callable[[F], F]:
 
 
 def ask(agreed: bool, other: str = "") -> None:
-    """Ask on the terminal whether to begin; without a terminal, raise an error that names --yes."""
+    """Ask on the terminal whether to begin; raise an error if not. Without a terminal, the error
+    names --yes.
+    """
     if agreed:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"the command asks before it begins, and there is no terminal: give --yes{other}"
         )
-    click.confirm("Begin?", abort=True, err=True)
+    if not click.confirm("Begin?", err=True):
+        hint = "answer y to begin; other options make another plan"
+        raise Error("the answer was no, so nothing was begun or changed", Exit.FAILED, hint)

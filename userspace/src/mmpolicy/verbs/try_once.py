@@ -50,7 +50,7 @@ from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.worth import BEFORE_AND_AFTER, ONCE
-from mmpolicy.render import duration
+from mmpolicy.render import duration, progress_line
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
@@ -179,7 +179,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         try:
             tell_ready()
             doing = f"phase 1 of 3, measurement before {verbs} (the time of {verbs} is extra)"
-            trial = _does(host, trial, doing, LOOK_S + 2 * TIMES * wish.seconds)
+            trial = run.does(trial, doing, LOOK_S + 2 * TIMES * wish.seconds)
             options, before = run.look(), Level()
             more = partial(run.measure, before)
             noisy = measure_enough(wish.gains, before, bool(wish.work), more)
@@ -192,10 +192,10 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
                      "be shown" for name, percent in noisy.items()]  # fmt: skip
             again_s = len(before.cpu) / PARTS * wish.seconds
             doing = f"phase 2 of 3, {verbs}; the measurement after it takes {duration(again_s)}"
-            trial = _does(host, trial, doing)
+            trial = run.does(trial, doing)
             for name in ONCE[wish.candidate].verbs:
                 page += run.work(name, options)
-            trial = _does(host, trial, f"phase 3 of 3, measurement after {verbs}", again_s)
+            trial = run.does(trial, f"phase 3 of 3, measurement after {verbs}", again_s)
             after = run.measure(Level(), len(before.cpu))
         except (StoppedError, Error) as err:
             code = SHELL + caught[0] if caught else int(Exit.FAILED)
@@ -232,11 +232,6 @@ def repeated(wish: OnceWish, options: Sequence[str]) -> str:
     if "--include-madvised" in words:
         return text  # `maintain` leaves this memory alone
     return f"{text}; mmpolicy try {target} --candidate maintain tries to keep it up for good"
-
-
-def _does(host: Host, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
-    """Record the phase of a trial and, if known, the most seconds that its measurements take."""
-    return trial.keep(host.tree, doing=doing, until=host.clock() + left_s if left_s else 0.0)
 
 
 def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> tuple[Exit, str]:
@@ -375,6 +370,14 @@ class _Run:
         self.reader = Reader(host.tree, sources, {})
         self.asked = [each for each in sources if isinstance(each, Command)]
         self.commands = Commands(COMMAND_S, self.tick)
+        self.doing = ""  # the phase
+
+    def does(self, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
+        """Record the phase of the trial and, if known, the most seconds that its measurements
+        take.
+        """
+        self.doing, until = doing, self.host.clock() + left_s if left_s else 0.0
+        return trial.keep(self.host.tree, doing=doing, until=until)
 
     def tick(self) -> None:
         """Raise StoppedError after a signal, under memory pressure, or if the service was
@@ -399,7 +402,9 @@ class _Run:
         """Measure `parts` further parts, and add them to the level."""
         last = self._sample()
         level.began = level.began or last[1].t
-        for _ in range(parts):
+        for left in range(parts, 0, -1):
+            left_s = left * self.wish.seconds / PARTS
+            progress_line(f"{self.doing}: {left_s:.0f} s to go", is_last=False)
             self._pause(self.wish.seconds / PARTS)
             now = self._sample()
             (cpu, first), (then, second) = last, now
@@ -415,6 +420,7 @@ class _Run:
             level.cpu.append(used / seconds / (work or 1.0))
             level.memory.append(self._private_kib())
             last = now
+        progress_line("", is_last=False)
         level.ended = last[1].t
         return level
 
