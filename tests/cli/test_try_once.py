@@ -176,6 +176,19 @@ def test_the_status_has_the_time_left(
     assert 20 < left[2] < 40
 
 
+def test_the_foreground_shows_the_time(
+    tried: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A measurement of minutes shows on the terminal what runs, and for how long."""
+    lines = list[str]()
+    monkeypatch.setattr("mmpolicy.verbs.try_once.progress_line",
+                        lambda text, is_last: lines.append(text))  # fmt: skip
+    assert tried("--candidate", "trim").code == 0
+    first = "phase 1 of 3, measurement before trim (the time of trim is extra)"
+    assert lines[:2] == [f"{first}: 60 s of it to go", f"{first}: 59 s of it to go"]
+    assert lines[-2:] == ["phase 3 of 3, measurement after trim: 1 s of it to go", ""]
+
+
 def test_what_repeats_it() -> None:
     """The page names what repeats the work: the verb, and `maintain`, unless that would leave the
     memory alone.

@@ -404,7 +404,7 @@ class _Run:
         level.began = level.began or last[1].t
         for left in range(parts, 0, -1):
             left_s = left * self.wish.seconds / PARTS
-            progress_line(f"{self.doing}: {left_s:.0f} s to go", is_last=False)
+            progress_line(f"{self.doing}: {left_s:.0f} s of it to go", is_last=False)
             self._pause(self.wish.seconds / PARTS)
             now = self._sample()
             (cpu, first), (then, second) = last, now
