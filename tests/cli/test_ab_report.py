@@ -264,7 +264,7 @@ def test_margin(report: Run) -> None:
     result = report(usual(0.0, margin=5.0))
     assert (result.code, "chosen before the run" in result.out) == (0, True)
     assert (
-        "\nverdict: with the treatment, no worse than 5 %: vmstat.pgfault/s; events" in result.out
+        "\nverdict: with the treatment, no worse than 5 %: vmstat.pgfault/s; these " in result.out
     )
     assert report(usual(0.0, margin=5.0), "--margin", "0.1").code == 7
     data = report(usual(0.0), "--margin", "5", "--json").json

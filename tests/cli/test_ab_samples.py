@@ -762,12 +762,12 @@ LEFT = Carry(True, 0.5, 0.001)
         (
             [BETTER],
             0,
-            "with the treatment, vmstat.pgfault/s fell by 9.52 %, which is better; events",
+            "with the treatment, vmstat.pgfault/s fell by 9.52 %, which is better; these 10 blocks",
         ),
         ([WORSE], 8, "with the treatment, vmstat.pgfault/s rose by 10.5 %, which is worse"),
         ([NOTHING], 7, "inconclusive: no metric shows an effect larger than its noise"),
-        ([OTHER], 0, "with the treatment, u rose by 10.5 %; events in up to"),
-        ([BETTER, SHOWN], 0, "which is better; no worse than 5 %: g; events in"),
+        ([OTHER], 0, "with the treatment, u rose by 10.5 %; these 10 blocks may have"),
+        ([BETTER, SHOWN], 0, "which is better; no worse than 5 %: g; these 10 blocks may"),
         ([BETTER, OPEN], 7, "which is better; not shown to be no worse than 5 %: g"),
         (
             [BETTER, NOTHING],
@@ -780,14 +780,14 @@ LEFT = Carry(True, 0.5, 0.001)
             "u rose by 10.5 %; not shown to be no worse (no margin was given): vm",
         ),
         ([WORSE, SHOWN], 8, "which is worse; no worse than 5 %: g"),
-        ([SHOWN], 0, "with the treatment, no worse than 5 %: g; events in"),
+        ([SHOWN], 0, "with the treatment, no worse than 5 %: g; these 10 blocks may"),
         ([OPEN], 7, "inconclusive: not shown to be no worse than 5 %: g"),
         (
             [SLIGHT],
             0,
-            "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; events",
+            "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; these 10 blocks",
         ),
-        ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; events"),
+        ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; these 10 blocks"),
         (
             [NOTHING, SHOWN],
             7,
