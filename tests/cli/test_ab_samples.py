@@ -787,7 +787,7 @@ LEFT = Carry(True, 0.5, 0.001)
             0,
             "rose by 2.02 %, which is worse; no worse than 5 %: vmstat.pgfault/s; these 10 blocks",
         ),
-        ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; these 10 blocks"),
+        ([SLIGHT, SHOWN], 0, "which is worse; no worse than 5 %: vmstat.pgfault/s, g; these 10"),
         (
             [NOTHING, SHOWN],
             7,
