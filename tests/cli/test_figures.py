@@ -274,7 +274,7 @@ def test_trials_ended_at_drawn_moments() -> None:
     ) in page
     told = "back", "cut off", "no record", "kept", "half kept"
     assert sum(stands[each] for each in told) == len(rounds), stands
-    assert min(ends.values()) == 8, ends
+    assert min(ends.values()) == 9, ends
 
 
 def test_verbs_by_kernel() -> None:
