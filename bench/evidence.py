@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Results of ./dev bench time as a document: bench/evidence/*.json become docs/evidence.md.
+"""Results of ./dev bench time as documents: bench/evidence/ becomes docs/evidence.md, and the
+programs with gigabytes in bench/evidence/large/ a table of docs/workloads/data.md.
 
-python3 -m bench.evidence writes it.
+python3 -m bench.evidence writes them.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from bench import with_table
+
 TREE = Path(__file__).resolve().parent.parent
 FILES = TREE / "bench/evidence"
-DOCUMENT = TREE / "docs/evidence.md"
+DOCUMENT, DATA = TREE / "docs/evidence.md", TREE / "docs/workloads/data.md"
+OF_DATA = ("duckdb", "chdb", "polars", "pandas", "gather")  # programs of DATA
 PAGE, FOLIO = 4 << 10, 64 << 10  # bytes
 APART = 0.05  # difference of two ratios
 
@@ -55,7 +59,8 @@ then `python3 -m bench.evidence`.
 `--cpus 1` keeps all on one CPU: those of a virtual machine have different neighbours, so on all
 of them it takes several times as many rounds.
 `--fragmented` cuts the free memory into pieces below 64 kB first.
-`--large` takes programs that use 0.7 to 4 GB on all CPUs instead.
+`--large --json bench/evidence/large/NAME.json` takes programs that use 0.7 to 4 GB on all CPUs
+instead.
 It tries each of them first, and says how long the whole will take.
 """
 
@@ -174,7 +179,7 @@ def machine(results: dict[str, Any]) -> str:
 def page() -> str:
     """Return the document."""
     parts = [HEAD]
-    for path in sorted(FILES.glob("*.json")):
+    for path in sorted(FILES.rglob("*.json")):
         results = json.loads(path.read_text())
         programs = results["programs"].values()
         arms = [(arm, each) for each in programs for arm in each["arms"]]
@@ -183,10 +188,30 @@ def page() -> str:
         kinds = {each.get("statistic", "mean") for each in programs}
         of = " Ratios are means." if "mean" in kinds else ""
         once = "\nFaults were calibrated once, before all." if "calibration" in results else ""
-        parts.append(f"## {path.stem}\n\n{machine(results)}\n{number} rounds.{of}{once}\n")
+        title = path.relative_to(FILES).with_suffix("")
+        parts.append(f"## {title}\n\n{machine(results)}\n{number} rounds.{of}{once}\n")
         parts.append("\n".join([*table(results), *faults(results)]))
     return "\n".join(parts).rstrip() + "\n"
 
 
+def data_table() -> Iterator[str]:
+    """Yield what the sizes save the programs of a data host, for each machine."""
+    for path in sorted((FILES / "large").glob("*.json")):
+        results = json.loads(path.read_text())
+        yield f"{machine(results)}\n"
+        columns = [("cpu", "off again"), *itertools.product(("cpu", "peak_rss"), ("to 64", "2 MB"))]
+        yield ("| program | CPU time, peak RSS | CPU time, the same again | 16 to 64 kB | 2 MB "
+               "| peak RSS, 16 to 64 kB | 2 MB |")  # fmt: skip
+        yield "|---" * 7 + "|"
+        for program in OF_DATA:
+            arms = {arm["name"]: arm for arm in results["programs"][program]["arms"]}
+            first = arms["off"]["mean"]
+            cells = [ratio(arms[arm], metric, beside(arms[arm], arms["off"])[metric])
+                     for metric, arm in columns]  # fmt: skip
+            yield (f"| {program} | {first['cpu']:.1f} s, {first['peak_rss'] / 2**20:.0f} MiB | "
+                   f"{' | '.join(cells)} |")  # fmt: skip
+
+
 if __name__ == "__main__":
     DOCUMENT.write_text(page())
+    DATA.write_text(with_table(DATA.read_text(), "time", data_table()))

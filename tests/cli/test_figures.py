@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from bench import callers, collapse, damon, live, maintain, rates, verbs, with_table
+from bench import callers, collapse, damon, evidence, live, maintain, rates, verbs, with_table
 from mmpolicy.cli import main
 from mmpolicy.memory.findings import GAIN
 
@@ -439,6 +439,13 @@ def test_a_bound_cgroup() -> None:
                           (TREE / "docs/measured.md").read_text())  # fmt: skip
     text = told("a bound cgroup, at any depth, with the hooks")
     assert text == f"{float(found):.3f} of a fault under `default`"
+
+
+def test_pages_of_evidence() -> None:
+    """The tables of times are generated from the results."""
+    assert evidence.DOCUMENT.read_text() == evidence.page()
+    page = evidence.DATA.read_text()
+    assert page == with_table(page, "time", evidence.data_table())
 
 
 def test_time() -> None:
