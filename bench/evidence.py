@@ -100,6 +100,12 @@ def beside(arm: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def cell(arms: dict[str, dict[str, Any]], name: str, metric: str) -> str:
+    """Format the ratio of an arm to the first one; arms: those of a program, by name."""
+    first = next(iter(arms.values()))
+    return ratio(arms[name], metric, beside(arms[name], first)[metric])
+
+
 def table(results: dict[str, Any]) -> Iterator[str]:
     """Yield the CPU time of all programs of a file, and their memory."""
     programs = results["programs"]
@@ -112,12 +118,7 @@ def table(results: dict[str, Any]) -> Iterator[str]:
             arms = {arm["name"]: arm for arm in found["arms"]}
             of_first = arms[first]["mean"][metric]
             base = f"{of_first * 1000:.0f} ms" if metric == "cpu" else f"{of_first / 2**20:.0f} MiB"
-            cells = [
-                ratio(arms[name], metric, beside(arms[name], arms[first])[metric])
-                if name in arms
-                else ""
-                for name in others
-            ]
+            cells = [cell(arms, name, metric) if name in arms else "" for name in others]
             yield f"| {program} | {base} | {' | '.join(cells)} |"
         yield ""
 
@@ -196,18 +197,17 @@ def page() -> str:
 
 def data_table() -> Iterator[str]:
     """Yield what the sizes save the programs of a data host, for each machine."""
+    columns = [("cpu", "off again"), *itertools.product(("cpu", "peak_rss"), ("to 64", "2 MB"))]
     for path in sorted((FILES / "large").glob("*.json")):
         results = json.loads(path.read_text())
         yield f"{machine(results)}\n"
-        columns = [("cpu", "off again"), *itertools.product(("cpu", "peak_rss"), ("to 64", "2 MB"))]
         yield ("| program | CPU time, peak RSS | CPU time, the same again | 16 to 64 kB | 2 MB "
                "| peak RSS, 16 to 64 kB | 2 MB |")  # fmt: skip
         yield "|---" * 7 + "|"
         for program in OF_DATA:
             arms = {arm["name"]: arm for arm in results["programs"][program]["arms"]}
             first = arms["off"]["mean"]
-            cells = [ratio(arms[arm], metric, beside(arms[arm], arms["off"])[metric])
-                     for metric, arm in columns]  # fmt: skip
+            cells = [cell(arms, name, metric) for metric, name in columns]
             yield (f"| {program} | {first['cpu']:.1f} s, {first['peak_rss'] / 2**20:.0f} MiB | "
                    f"{' | '.join(cells)} |")  # fmt: skip
 

@@ -376,7 +376,8 @@ class _Run:
         """Record the phase of the trial and, if known, the most seconds that its measurements
         take.
         """
-        self.doing, until = doing, self.host.clock() + left_s if left_s else 0.0
+        self.doing = doing
+        until = self.host.clock() + left_s if left_s else 0.0
         return trial.keep(self.host.tree, doing=doing, until=until)
 
     def tick(self) -> None:
@@ -402,25 +403,27 @@ class _Run:
         """Measure `parts` further parts, and add them to the level."""
         last = self._sample()
         level.began = level.began or last[1].t
-        for left in range(parts, 0, -1):
-            left_s = left * self.wish.seconds / PARTS
-            progress_line(f"{self.doing}: {left_s:.0f} s of it to go", is_last=False)
-            self._pause(self.wish.seconds / PARTS)
-            now = self._sample()
-            (cpu, first), (then, second) = last, now
-            seconds = second.t - first.t
-            used = max(then - cpu, 0.0)
-            work = self.metric.over([first, second], ARMS[0]) if self.metric else None
-            if self.metric and not work:
-                raise StoppedError(
-                    "failed", f"--work {self.wish.work} did not rise, or gave no number"
-                )
-            if work:
-                level.work.append(work)
-            level.cpu.append(used / seconds / (work or 1.0))
-            level.memory.append(self._private_kib())
-            last = now
-        progress_line("", is_last=False)
+        try:
+            for left in range(parts, 0, -1):
+                left_s = left * self.wish.seconds / PARTS
+                progress_line(f"{self.doing}: {left_s:.0f} s of it to go", is_last=False)
+                self._pause(self.wish.seconds / PARTS)
+                now = self._sample()
+                (cpu, first), (then, second) = last, now
+                seconds = second.t - first.t
+                used = max(then - cpu, 0.0)
+                work = self.metric.over([first, second], ARMS[0]) if self.metric else None
+                if self.metric and not work:
+                    raise StoppedError(
+                        "failed", f"--work {self.wish.work} did not rise, or gave no number"
+                    )
+                if work:
+                    level.work.append(work)
+                level.cpu.append(used / seconds / (work or 1.0))
+                level.memory.append(self._private_kib())
+                last = now
+        finally:
+            progress_line("", is_last=False)
         level.ended = last[1].t
         return level
 
