@@ -2,8 +2,8 @@
 """RSS of processes without lazily freed pages.
 
 Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. Only smaps counts
-them, and for this the kernel walks the page tables. If that would hold up the process for too
-long, the areas not read are reported as not known.
+them, and the kernel walks the page tables under mmap_lock for it. Areas for which this would take
+too long are not read, and their memory is reported as not known.
 """
 
 from __future__ import annotations

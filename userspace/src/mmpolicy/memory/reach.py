@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Find memory of a process that a policy for large folios cannot reach, with the reason.
 
-A program can forbid large folios for itself, or ask for them in some of its memory; no policy
-decides there. Most users do not know that their program does so. In this package, a "barrier" is
+A program can forbid large folios for itself, or ask for them in some of its memory. No policy
+decides for this memory, and most users do not know about it. In this package, a "barrier" is
 one such reason, with the memory that it puts out of reach. A barrier is reported with its share of
 the process's memory, the likely cause by name, and the remedy. A cause is named only if the process
 shows a sign of it. Small shares, which every program has (its code, the stacks of its threads), are
@@ -36,7 +36,7 @@ ALL = 0.95  # Beyond this share of memory out of reach, a policy changes nothing
 # In a process with more kB, the search for madvise() takes too long to be done for many processes.
 INTO_KIB = 4 << 20
 ASKED, REFUSED = "hg", "nh"  # VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE
-WATCHED = frozenset(("um", "uw"))  # by userfaultfd
+WATCHED = frozenset(("um", "uw"))  # VmFlags of memory that a userfaultfd watches
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
 PARENT = re.compile(r"^PPid:\s+(\d+)$", re.MULTILINE)
 
@@ -47,9 +47,9 @@ class Barrier(NamedTuple):
     key: str
     kib: int
     share: float  # share of the process's resident memory
-    what: str
+    what: str  # the reason in words, beginning with "as"
     likely: str  # the likely cause by name, "" if the process shows no sign of one
-    way_out: str
+    way_out: str  # the remedy
 
     @property
     def text(self) -> str:
@@ -72,7 +72,7 @@ class Reach(NamedTuple):
     def barred(self) -> float:
         """Return the share of the process's memory that is known to be out of reach."""
         if any(each.key == "prctl" for each in self.barriers):
-            return 1.0  # the rest of a small program is mostly files that it has mapped
+            return 1.0  # the memory that prctl() does not cover is mostly mapped files
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property
@@ -212,7 +212,7 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
         )
 
 
-OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides there too"
+OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides for this memory, too"
 ASKING = {  # environment variables that ask for huge pages, with the text for the report
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
@@ -358,7 +358,7 @@ def excepted(tree: Tree, cgroup: str) -> bool:
 
 
 def enabled(tree: Tree) -> str:
-    """Return the host's setting for 2 MB, "" if the kernel has no huge pages."""
+    """Return the host's mode for huge pages of 2 MB, such as "madvise"; "" without such pages."""
     return chosen(tree.read(ENABLED)) if tree.exists(ENABLED) else ""
 
 
@@ -384,8 +384,8 @@ def reach(
     """Return the memory of a process that policies do not reach.
 
     override: the policy has override_madvise=1. own_sizes: the question is about the kernel's own
-    folio sizes, which also reach memory that asks for them. into_kib: only counters are read for a
-    process with more memory, so no madvise() is found.
+    folio sizes, which also reach memory that asks for them. into_kib: for a process with more kB
+    than this, only counters are read, so its madvise() calls are not found.
     """
     space = Space(tree, pid, holds or Holds(tree))
     sizes = space.sizes()
@@ -411,7 +411,9 @@ def reach(
 
 
 def _counted(sizes: Sizes) -> dict[str, int]:
-    """Return the memory out of reach by counters, in kB."""
+    """Return the memory that policies do not reach, in kB by key of KINDS, as far as the counters
+    of the process show it.
+    """
     found = {"hugetlb": sizes.hugetlb, "shared": sizes.shared, "files": sizes.file}
     return found if sizes.thp_enabled else found | {"prctl": sizes.anon}
 
@@ -433,7 +435,9 @@ def _barrier(key: str, kib: int, whole: int, clues: Clues, tree: Tree) -> Barrie
 
 
 def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int], list[str]]:
-    """Return the memory barred by madvise() and userfaultfd, in kB, and the questions left open."""
+    """Return the memory that madvise() and userfaultfd keep from policies, in kB by key of KINDS,
+    and the questions left open.
+    """
     found: dict[str, int] = {}
     details, size = space.details(areas), some_size_for_all(tree)
     dark = excepted = 0

@@ -266,7 +266,8 @@ class Space:
         """Return the regions that one PAGEMAP_SCAN finds, and the address where it ended.
 
         The scan asks for up to `most` present pages of any category. If it asked for one category,
-        the kernel would also walk all other pages, which do not count for the limit `most`.
+        the kernel would also walk all other pages, which do not count for the limit `most`, and
+        would hold mmap_lock for too long.
         """
         pagemap, holds = self._opened(), self.holds
         if not self._span:
@@ -350,7 +351,7 @@ class Space:
     def _costs(self, areas: list[Vma]) -> list[tuple[int, int]]:
         """Return the number of pages and page table entries that smaps walks in each area.
 
-        They are 0 for all areas if the whole of smaps is fast.
+        Both numbers are 0 for all areas if all of smaps can be read within the limit.
         """
         sizes = self.sizes()
         whole = (sizes.rss + sizes.swap) // 4

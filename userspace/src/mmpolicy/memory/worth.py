@@ -39,9 +39,9 @@ class Once(NamedTuple):
     gains: tuple[str, ...]
 
     def gains_with(self, work: str | None) -> tuple[str, ...]:
-        """Return the metrics that can show a gain with this metric of --work.
+        """Return the metrics that can show a gain, given the metric of --work, or None without it.
 
-        Less CPU time is a gain only per unit of work, as a service may just do less.
+        Without --work, less CPU time is no gain, as the service may just have done less.
         """
         return tuple(name for name in self.gains if name != "cpu" or work)
 
@@ -73,9 +73,9 @@ class Seen:
 
     seconds: float
     processes: int
-    cpu: float
-    kernel: float
-    faults: float  # a second
+    cpu: float  # all CPU time of the service
+    kernel: float  # CPU time that it spends in the kernel
+    faults: float  # page faults per second
     fault_cpu: float  # the most CPU time that these faults can cost
     gain: float  # the most of this cost that folios of 64 kB can save
     cost_from: str  # where the cost of a fault is known from
@@ -158,8 +158,8 @@ def judge(
 ) -> tuple[str, str, list[Candidate]]:
     """Return the verdict, its reason, and the candidates, the largest predicted gain first.
 
-    Candidates that this host cannot have come last, with the reason. whole_host: only candidates
-    that affect all programs.
+    Candidates that cannot run on this host come last, each with the reason. without: names of
+    candidates to leave out. whole_host: return only candidates that affect all programs.
     """
     wanted = [each for each in _candidates(seen, here)
               if each.name not in without and each.of_host >= whole_host]  # fmt: skip
@@ -193,7 +193,7 @@ def _at_most(percent: float) -> str:
 
 
 def hints(seen: Seen, target: str) -> Iterator[str]:
-    """Yield what the observation could not determine, with questions for the operator."""
+    """Yield a line for each fact that the observation could not determine, with a next step."""
     if seen.cpu < IDLE_PERCENT:
         text = f"the service used {figure(seen.cpu, 2)} % of a CPU: it may be idle"
         yield f"{text}; look again under load"
@@ -213,7 +213,7 @@ def _has_small_pages(seen: Seen) -> bool:
 
 
 def _tlb_range(seen: Seen) -> tuple[float, float]:
-    """Return the least and the most CPU time in percent that 2 MB pages save if they save any."""
+    """Return the least and the most percent of a CPU that 2 MB pages save, where they save any."""
     least, most = (share * max(seen.cpu - seen.kernel, 0.0) for share in TLB_SHARE)
     return least, most
 
@@ -324,7 +324,9 @@ def _by_module(here: Here, name: str, gain: str, score: float, price: str) -> Ca
 
 
 def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
-    """Yield `adaptive` with folios up to 64 kB, and up to 2 MB, which may take more memory."""
+    """Yield two candidates: `adaptive` with folios up to 64 kB; for a service with much memory
+    also up to 2 MB, which may take more memory.
+    """
     gain, score = f"saves {_at_most(seen.gain)}", seen.gain / LEAST_PERCENT
     price = (
         "the module takes up to 1 % of the time of faults; memory may grow, but by 5 % at most if "
