@@ -2,9 +2,9 @@
 """Measure the cost of a page fault while many CPUs fault at once, for each folio size.
 
 A size that is fast on one CPU may be slow on all CPUs: single pages come from per-CPU lists, while
-each larger folio may take the lock of its zone. So processes on 1, 2, 4, 8 and more CPUs fault at
-the same moments, each in memory of its own. Sizes and numbers of CPUs take turns, and the median
-over the turns is the result.
+the allocation of a larger folio may take the lock of its zone. So processes on 1, 2, 4, 8 and more
+CPUs fault at the same moments, each in memory of its own. Sizes and numbers of CPUs take turns,
+and the result is the median over the turns.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ from mmpolicy.host.step import Step
 
 LOCK = "/run/mmpolicy/change.lock"
 
-# a function that returns where a write comes from, such as `FILE:7: `; its error message begins
-# with this
+# a function that returns where a write comes from, such as `FILE:7: `; the error message of a
+# failed write begins with this text
 Origin = Callable[[Write], str]
 
 
@@ -57,7 +57,7 @@ def no_origin(_write: Write) -> str:
 def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
     """Return the current state that these writes will change.
 
-    The binding of a systemd unit is a file, so it can be changed while the module is not loaded.
+    If all writes bind systemd units, the module need not be loaded, as these bindings are files.
     """
     alone = writes and all(isinstance(write.key, UnitBinding) for write in writes)
     return read_units(tree) if alone and not tree.is_dir(CONTROL) else read_state(tree)

@@ -283,7 +283,7 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
         "Number of cgroups or processes bound to a profile.",
         labels=["profile", "kind"],
     )
-    # the label is named as in cAdvisor's metrics, so that the two can be joined
+    # the label has the name that cAdvisor gives it, so that a query can join metrics of both
     told = "1: the profile that a cgroup is bound to."
     binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):
@@ -348,8 +348,10 @@ def _add_times(
     counts: Mapping[Bucket, float],
     sum_ns: int | None,
 ) -> None:
-    """Add a histogram with a bucket for each factor of two of time; the last one has no upper
+    """Add a histogram with a bucket for each factor of two of time; the last bucket has no upper
     bound.
+
+    sum_ns: sum of all times; None if the module does not report it.
     """
     total = None if sum_ns is None else sum_ns * NS
     # number of times in each factor of two, by its upper end

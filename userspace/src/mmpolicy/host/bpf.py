@@ -20,7 +20,7 @@ PINS = "/sys/fs/bpf/mmpolicy"
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
-# lines of the verifier that begin like this have a position and no error
+# lines of the verifier's log that begin with one of these show code or registers, not the error
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
 # after this text, the verifier of Linux 7.3 and newer repeats the error over many lines
 EXPLAINED = "\nVerification failed: "
@@ -64,7 +64,7 @@ REGISTER_HINTS = {
         "mmpolicy policy replace FILE replaces the loaded one; or give the new policy another name"
     ),
     errno.ENOSPC: "mmpolicy policy unload NAME makes room",
-    errno.EBUSY: "mmpolicy reset acknowledges the lease; then load the policy again",
+    errno.EBUSY: "mmpolicy reset acknowledges the expired lease; then load the policy again",
     errno.ESTALE: "give the command again",
 }
 STEPS = {

@@ -164,7 +164,7 @@ def check_others(facts: Facts) -> Check:
     if not found:
         return Check("others", "ok", "no livepatch and no BPF program uses the hooked functions")
     text = "; ".join(f"{', '.join(who)} on {function}" for function, who in found.items())
-    hint = "mmpolicy list --hooks says which points cannot have a policy while they are in use"
+    hint = "mmpolicy list --hooks says which points cannot have a policy until these are gone"
     return Check("others", "warn", text, hint)
 
 

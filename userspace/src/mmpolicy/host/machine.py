@@ -59,7 +59,7 @@ def tell_ready() -> None:
 
 
 def start_unit(words: Sequence[str]) -> None:
-    """Run a command as a systemd unit of its own."""
+    """Run a command as a transient systemd unit; `words` are the arguments of systemd-run."""
     import subprocess
 
     units = [f"-u {name}" for option, name in zip(words, words[1:]) if option == "--unit"]

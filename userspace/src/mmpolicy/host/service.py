@@ -52,7 +52,7 @@ class Service:
 
     @classmethod
     def ask(cls, show: Show, unit: str) -> Service:
-        """Ask systemd."""
+        """Return the properties of a unit as systemd reports them; none if it does not answer."""
         answers = _properties(show, ASKED, [unit]) if unit else []
         return cls(unit, answers[0] if answers else {})
 
