@@ -156,7 +156,8 @@ def make_shared() -> list[tuple[str, list[str]]]:
     # copy.
     lost = sorted(path for path in HERE.rglob("*.h") if not path.exists())
     if lost:
-        sys.exit(f"{lost[0]} leads nowhere; next: pip install -U pip, then this again")
+        next_step = "pip install -U pip, then install again"
+        sys.exit(f"{lost[0]} is a link without a target; next: {next_step}")
     sys.path.insert(0, str(HERE / "src"))
     from mmpolicy.cli import main
 

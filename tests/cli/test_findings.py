@@ -213,7 +213,7 @@ def test_1_memory_that_has_to_stay(
         "programs that ask for 2 MB folios get them",
     )
     assert found["what"].endswith(
-        "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
+        "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), so trim frees none"
     )
 
 
@@ -257,9 +257,7 @@ def test_4_huge_pages_that_are_cleared_again_and_again(
     assert (found["who"], found["cpu_percent"], found["commands"]) == ("web", 83, [])
     assert "83 % of a CPU in the kernel, at 55 page faults a second: 55 huge pages" in found["what"]
     assert "cleared, which takes 0.71 % of a CPU" in found["what"]
-    assert found["next_step"].startswith(
-        "let its allocator keep memory that it frees; for that of glibc"
-    )
+    assert found["next_step"].startswith("let its allocator keep memory that it frees; for glibc")
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/11/maps", f"{host.read('/proc/11/maps')}\n{line}")
     works(host, clock, 11, 55, 0.83)

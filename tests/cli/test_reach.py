@@ -110,7 +110,7 @@ OUT_OF_REACH = [
     ("named('redis-server'); m = private(); forbid()", {}, "prctl",
      "`disable-thp yes`, the default of redis", "`disable-thp no` in its configuration"),
     ("forbid()\nif os.fork(): os.wait()\nelse: m = private()", {}, "prctl", "inherited from python",
-     "look at that parent process"),
+     "find out why this parent process forbids them"),
     ("m = private(mmap.MADV_NOHUGEPAGE)", {}, "nohugepage", "", "an option of the program"),
     ("m = private(mmap.MADV_NOHUGEPAGE)", {"GODEBUG": "madvdontneed=1,disablethp=1"},
      "nohugepage", "GODEBUG=disablethp=1", "remove this from the environment"),

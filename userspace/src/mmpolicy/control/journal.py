@@ -54,7 +54,7 @@ class Entry:
     def told(self) -> list[str]:
         """Return one line of text for each entry that the change altered."""
         before, after = self.done
-        note = "this change was interrupted; it was to make:" if self.open else self.note
+        note = "this change was interrupted; it should have made:" if self.open else self.note
         return [note] * bool(note) + [
             f"{label_of(key)}: {shown(key, before.get(key))} -> {shown(key, after.get(key))}"
             for key in telling_keys(*self.done)

@@ -125,8 +125,8 @@ def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
         return
     start = f"{MODULE}_experiment"
     for name, told in (
-        ("phase", "1: the phase of the running experiment."),
-        ("arm", "1: the active arm of the experiment; in a split, both."),
+        ("phase", "1: the experiment is in this phase."),
+        ("arm", "1: this arm of the experiment is active; in a split, both are."),
     ):
         family = GaugeMetricFamily(f"{start}_{name}", told, labels=[name])
         family.add_metric([str(now[name])], 1)
@@ -227,7 +227,8 @@ def _huge(tree: Tree) -> Iterator[Metric]:
 
 
 def _state(tree: Tree) -> Metric:
-    family = GaugeMetricFamily(f"{MODULE}_state", "1: the state of the module.", labels=["state"])
+    told = "1: the module is in this state."
+    family = GaugeMetricFamily(f"{MODULE}_state", told, labels=["state"])
     now = check_loaded(tree)
     for state in dict.fromkeys([*STATES, now]):
         family.add_metric([state], int(state == now))
@@ -257,7 +258,9 @@ def _lease(tree: Tree) -> Iterator[Metric]:
 
 def _settings(state: State) -> list[Metric]:
     policies = GaugeMetricFamily(
-        f"{MODULE}_policy", "1: the policy of a point.", labels=["profile", "point", "policy"]
+        f"{MODULE}_policy",
+        "1: this policy is active at the point.",
+        labels=["profile", "point", "policy"],
     )
     shadows = GaugeMetricFamily(
         f"{MODULE}_shadow",
@@ -284,7 +287,7 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
         labels=["profile", "kind"],
     )
     # the label has the name that cAdvisor gives it, so that a query can join metrics of both
-    told = "1: the profile that a cgroup is bound to."
+    told = "1: the cgroup is bound to this profile."
     binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):
         found = bindings_of(state, profile)

@@ -187,7 +187,7 @@ def drifted(tree: Tree) -> Notice | None:
     for trial in read_trials(tree)[-1:]:
         parts = _parts_kept(tree, trial) if trial.sizes else []
         if any(parts) and not all(parts) and not running(tree):
-            text = f"sizes of folios that {trial.name} keeps are no longer all in force"
+            text = f"some folio sizes that {trial.name} keeps are no longer in force"
             return Notice("sizes_drifted", text, trial.undo or "mmpolicy try --status")
     return None
 
@@ -203,6 +203,6 @@ def withdraw(tree: Tree) -> None:
             page = (
                 *trial.page,
                 "decision   not kept: the trial was killed while it set the "
-                "sizes; they are restored",
+                "sizes; the former sizes are restored",
             )
             trial.keep(tree, phase=BACK, page=page, exit=int(Exit.FAILED), undo="")

@@ -107,7 +107,7 @@ def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
             return folder, [name]
         if path.startswith(f"{base}/") and base != SPLIT:
             return base, parts_of(path.removeprefix(f"{base}/"))
-    raise Error(f"{path!r} is not a file below {folders[0]}", Exit.USAGE, "nothing was written")
+    raise Error(f"{path!r} is not a file below {folders[0]}", Exit.USAGE, "give a path below it")
 
 
 def split_text(pid: int, start: int, end: int) -> str:

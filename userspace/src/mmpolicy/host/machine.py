@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CPUINFO, MEMINFO = "/proc/cpuinfo", "/proc/meminfo"
 NO_SYSTEMD = (
-    "mmpolicy bench, or ab run in the foreground, which have a watchdog of their own and "
+    "run mmpolicy bench, or ab run in the foreground: both have their own watchdog and "
     "need no systemd"
 )
 DOCTOR_KNOWS = "; mmpolicy doctor says whether the module can be built"

@@ -214,7 +214,8 @@ def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
     """
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
-        return "", "these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
+        why = "these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), so trim frees none"
+        return "", why, ""
     asked = unsure = ""
     if left["asked"] + left["unknown"] >= MOST:
         asked = " --include-madvised"
@@ -319,7 +320,7 @@ def _of_a_cpu(costs: Calibration | None, percent: float) -> str:
 
 def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
     lines = tuple(f"echo always >{THP}/hugepages-{size.replace(' ', '')}/enabled" for size in off)
-    text = f"{what}; the kernel's own folio sizes can do this without a module"
+    text = f"{what}; the kernel's own folio sizes can save it without the module"
     return Finding(who, text, lines, f"0 to 5 % more memory, gcc 15 %; {GAIN}", cpu_percent=gain)
 
 
@@ -389,7 +390,7 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
         )
         known = _allocator(host.tree, each.pid)
         keep = f"let {known.name} keep memory that it frees: {known.keep}" if known else ""
-        other = f"let its allocator keep memory that it frees; for that of glibc, {GLIBC.keep}"
+        other = f"let its allocator keep memory that it frees; for glibc, {GLIBC.keep}"
         step = f"{keep or other}; then restart it"
         yield Finding(each.name, what, next_step=step, cpu_percent=percent)
 

@@ -195,7 +195,7 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
     if parent := clues.forbidding_parent():
         yield (
             f"inherited from {parent}, which has forbidden huge pages too",
-            "look at that parent process",
+            "find out why this parent process forbids them",
         )
 
 
@@ -342,7 +342,7 @@ KINDS = {
     ),
     "shared": Kind(
         "as this is shared memory, for which shmem_enabled decides", _shared,
-        f"echo advise >{SHMEM}, if it asks for huge pages there", "shmem",
+        f"echo advise >{SHMEM}, if the program asks for huge pages there", "shmem",
     ),
     "files": Kind("as this memory maps files", _none, "none: it is the page cache", "files"),
 }  # fmt: skip

@@ -161,8 +161,8 @@ def comes_back(tree: Tree, advised: bool = False) -> str:
         return ""
     what = ", ".join("2 MB" if size == 2048 else f"{size} kB" for size in fills)
     return (
-        f"note: khugepaged may fill it again, as it takes up to {most} empty pages of 512 into "
-        f"folios of {what}; echo 0 >{KHUGEPAGED} stops that, for all programs"
+        f"note: khugepaged may fill this memory again, as it takes up to {most} empty pages of 512 "
+        f"into folios of {what}; echo 0 >{KHUGEPAGED} stops that, for all programs"
     )
 
 

@@ -59,7 +59,9 @@ BEFORE_AND_AFTER = (
 )
 IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
-BACK = "mmpolicy try --stop while it runs; its report has the commands that undo a kept setting"
+BACK = (
+    "mmpolicy try --stop while the trial runs; its report has the commands that undo a kept setting"
+)
 # with a larger share of its memory in 2 MB pages, a program seldom misses the TLB
 HUGE_ENOUGH = 0.5
 # share of a program's CPU time that 2 MB pages save, by the 11 of 34 measurements that found a
@@ -199,7 +201,7 @@ def hints(seen: Seen, target: str) -> Iterator[str]:
         yield f"{text}; look again under load"
     if seen.looked_at < HUGE_ENOUGH:
         text = f"only {seen.looked_at:.0%} of its memory was looked at"
-        yield f"{text}; with a longer --seconds it is more"
+        yield f"{text}; a longer --seconds looks at more"
     if _has_small_pages(seen) and _tlb_range(seen)[1] < LEAST_PERCENT:
         yield (
             f"{seen.huge:.0%} of its {seen.private_kib / 1024:.0f} MiB of private memory are in "
@@ -298,7 +300,9 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
     if not here.systemd:
         where = "" if here.target == "--host" else f" {here.target}"
         run = f"mmpolicy ab run --preset {SIZES}{where} --yes"
-        undo = "mmpolicy ab stop ends it and restores the sizes; README.md says how to keep them"
+        undo = (
+            "mmpolicy ab stop ends the run and restores the sizes; README.md says how to keep them"
+        )
     return Candidate(
         SIZES,
         f"saves {_at_most(seen.gain)}; {GAIN}",
