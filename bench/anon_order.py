@@ -29,10 +29,11 @@ BASE = "stock-4k"
 SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
-SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}  # rounds
-LESS_SPARSE = {"3_of_8": 11, "random_all": 5}  # rounds, only on the small area
+# numbers of rounds by pattern; LESS_SPARSE is measured only on SMALL memory, MIXED on 128 MiB
+SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}
+LESS_SPARSE = {"3_of_8": 11, "random_all": 5}
 CHANGING = ("sparse_dense", "dense_sparse")
-MIXED = {"random_32k": 5, "in_turn": 5, "clusters": 5, "even_odd": 11, "skewed": 11}  # on 128 MiB
+MIXED = {"random_32k": 5, "in_turn": 5, "clusters": 5, "even_odd": 11, "skewed": 11}
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
 def main(argv: list[str]) -> None:
     text = "Compare the policies of anon_order with stock kernels."
     parser = counting.options("anon_order", text, plots=True)
-    parser.add_argument("--small", action="store_true", help="without areas of 1 GiB")
+    parser.add_argument("--small", action="store_true", help="measure nothing on 1 GiB of memory")
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
         counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
@@ -307,7 +308,7 @@ def main(argv: list[str]) -> None:
     results = run(arms, chosen.quick)
     costs = [] if chosen.quick or chosen.small or chosen.arm else decision_costs()
     results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(results)}")
     for cost in costs:
         print(f"\ndecision cost, {cost.text()}", end="")
     print()

@@ -102,7 +102,7 @@ def report(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = counting.options("bindings", "Tell what it costs a fault to find its profile.")
+    parser = counting.options("bindings", "Measure the cost of the profile lookup in a fault.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(chosen.quick)
     print(f"{counting.CPU}\nInstructions of a fault, and as a multiple.\n\n{report(results)}")

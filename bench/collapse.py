@@ -117,7 +117,7 @@ class Heap:
     def memory(self) -> tuple[int, int]:
         """Return the program's anonymous memory, and the part of it in 2 MB pages, in KiB."""
         if self._job.poll() is not None:
-            raise BenchError(f"the program ended with {self._job.returncode}")
+            raise BenchError(f"bigheap ended with exit status {self._job.returncode}")
         return memory_of(self.pid)
 
     @property
@@ -200,7 +200,7 @@ class Verb:
         assert self._job.stdout and self._job.stderr
         out, err = self._job.stdout.read(), self._job.stderr.read()
         if self._job.returncode:
-            raise BenchError(f"collapse: {err.strip()}")
+            raise BenchError(f"mmpolicy collapse failed: {err.strip()}")
         return Done(time.monotonic() - self._begin, self._used, json.loads(out))
 
 
@@ -334,7 +334,7 @@ class Khugepaged:
                 if (folder / "comm").read_text() == "khugepaged\n":
                     self._pid = int(folder.name)
                     return
-        raise BenchError("no khugepaged")
+        raise BenchError("there is no khugepaged: turn huge pages on in transparent_hugepage")
 
     @property
     def cpu_s(self) -> float:
@@ -372,7 +372,10 @@ def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
     with thp_settings(sizes):
         while thread.made - made < wanted or small.coverage < ENOUGH:
             if time.monotonic() - begin > PATIENCE_S:
-                raise BenchError(f"khugepaged made {small.coverage:.0f} % in {PATIENCE_S} s")
+                raise BenchError(
+                    f"khugepaged has collapsed {small.coverage:.0f} % of the heap in {PATIENCE_S} "
+                    f"s, less than {ENOUGH} %"
+                )
             time.sleep(0.01)
         each_s = (thread.cpu_s - cpu_s) / (thread.made - made)
     return time.monotonic() - begin, each_s
@@ -448,7 +451,8 @@ def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
     done = verb.done()
     # only this heap is checked: khugepaged may have counted collapses in other programs
     if ours.coverage < ENOUGH:
-        raise BenchError(f"{ours.coverage:.0f} % are in 2 MB pages")
+        raise BenchError(f"collapse has put {ours.coverage:.0f} % of the heap into 2 MB pages, "
+                         f"less than {ENOUGH} %")  # fmt: skip
     return {
         "collapse_s": took["collapse"], "khugepaged_s": took["khugepaged"],
         "collapse_ms": 1e3 * done.cpu_s / done.told["made"], "khugepaged_ms": 1e3 * each_s,

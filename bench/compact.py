@@ -172,7 +172,7 @@ def main(argv: list[str]) -> None:
     wanted = QUICK_CASES if chosen.quick else [chosen.case or case.name for case in CASES]
     cases = [case for case in CASES if case.name in wanted]
     results = run(ARMS, cases, 1 if chosen.quick else chosen.seeds)
-    print(f"{counting.CPU}\nPath length, not speed.\n")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n")
     print("\n\n".join(table(results, case) for case in results.cases()))
     if chosen.json:
         results.save(chosen.json)

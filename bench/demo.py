@@ -47,7 +47,7 @@ def type_in(guest: Guest, command: str, expect: int = 0, pictured: bool = True) 
     if result.out:
         show(result.out.removesuffix("\n"))
     if result.rc != expect:
-        raise BenchError(f"in the guest, exit status {result.rc}: {command}")
+        raise BenchError(f"in the guest, '{command}' ended with {result.rc}, not {expect}")
 
 
 def compare(guest: Guest) -> Results:

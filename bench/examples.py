@@ -78,6 +78,6 @@ def main(argv: list[str]) -> None:
 
     counting.measure(results, measured, programs.MEM, take_rest, chosen.json)
     shown = programs.only(results, [arm.name for arm in measured])
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{programs.tables(shown)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{programs.tables(shown)}")
     if chosen.plot:
         programs.plot(shown, chosen.plot)

@@ -49,8 +49,8 @@ class Waits(NamedTuple):
         """Return a line of output."""
         control, verb, whole, stall = (each / 1000 for each in self[:4])
         return (
-            f"{verb:.2f} ms, control {control:.2f}; {whole:.2f} with stalls of the machine, "
-            f"which were up to {stall:.2f}; {self.status}"
+            f"longest wait {verb:.2f} ms, control {control:.2f} ms; {whole:.2f} ms with stalls of "
+            f"the machine, the longest {stall:.2f} ms; {self.status}"
         )
 
 
@@ -110,7 +110,7 @@ def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Se
             longest = longest.worse(waiting.second())
             if job.poll() is not None:
                 break
-        status = "goes on" if job.poll() is None else f"exit {job.returncode}"
+        status = "the verb goes on" if job.poll() is None else f"exit {job.returncode}"
         job.terminate()
     return longest.worse(waiting.second()), status
 

@@ -78,7 +78,7 @@ def command(*argv: str) -> str:
     line = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "mmpolicy", *argv]
     done = subprocess.run(line, env=found, capture_output=True, text=True)
     if done.returncode:
-        raise BenchError(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")
+        raise BenchError(f"mmpolicy {argv[0]} failed ({argv[-1]}): {done.stderr.strip()}")
     return done.stdout
 
 

@@ -126,7 +126,7 @@ class Lookups(Instance):
         self._job.stdin.flush()
         words = self._job.stdout.readline().split()
         if not words:
-            raise BenchError(f"{self._job.args!r} ended")
+            raise BenchError(f"the service {self._job.args!r} has ended during the load")
         p50, p99, longest = (int(words[at]) / 1000 for at in (1, 3, 5))
         return int(words[0]), p50, p99, longest
 
@@ -141,7 +141,7 @@ def redis() -> Iterator[Instance]:
             try:
                 while not socket.exists():
                     if job.poll() is not None:
-                        raise BenchError(f"redis-server ended with {job.returncode}")
+                        raise BenchError(f"redis-server ended with exit status {job.returncode}")
                     time.sleep(0.1)
                 yield Redis(job.pid, socket)
             finally:
@@ -178,7 +178,7 @@ def collapse(pid: int, *words: str) -> dict[str, Any]:
     argv = mmpolicy("collapse", "--pid", str(pid), "--max-stop", "100", "--json", *words)
     done = subprocess.run(argv, env=ENV, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchError(f"collapse: {done.stderr.strip()}")
+        raise BenchError(f"mmpolicy collapse failed: {done.stderr.strip()}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -219,7 +219,9 @@ def logs(found: Sequence[tuple[Turn, Turn]]) -> list[float]:
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return the mean ratio of after to before, and its 95 % interval."""
+    """Return how many times as large values are after as before, with the 95 % interval; both
+    arguments are logarithms.
+    """
     half = TWO_SIDED * math.sqrt(variance(before) / len(before) + variance(after) / len(after))
     middle = mean(after) - mean(before)
     return [math.exp(each) for each in (middle, middle - half, middle + half)]
@@ -249,7 +251,7 @@ def served(start: Callable[[], contextlib.AbstractContextManager[Instance]]) -> 
         while worker.is_alive():
             during.append(ours.turn())
         if not told:
-            raise BenchError("collapse failed")
+            raise BenchError("mmpolicy collapse failed; the traceback above has its error")
         after = pairs(ours, control)
     (row,) = told[0]["processes"]
     return {
@@ -287,13 +289,13 @@ def sorts() -> dict[str, Any]:
                     text = Path(f"/proc/{job.pid}/smaps_rollup").read_text()
                     kib = int(text.partition("Anonymous:")[2].split()[0])
             if job.poll() is not None:
-                raise BenchError("the sort ended too early")
+                raise BenchError("the sort ended before its memory was full; raise ROWS")
             plans = would_make(job.pid)
         argv = mmpolicy("bench", "--collapse", "--runs", str(PAIRS), "--warmup", "1", "--json")
         argv += ["--", "sh", "-c", line]
         done = subprocess.run(argv, env=ENV, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BenchError(f"bench: {done.stderr[-500:]}")
+            raise BenchError(f"mmpolicy bench failed: {done.stderr[-500:]}")
         return {"kib": kib, "plans": plans, "bench": json.loads(done.stdout)}
 
 

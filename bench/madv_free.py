@@ -191,6 +191,6 @@ def main(argv: list[str]) -> None:
     parser = counting.options("madv_free", "Compare the policies of madv_free.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(QUICK_ARMS if chosen.quick else ARMS, QUICK_CASES if chosen.quick else CASES)
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

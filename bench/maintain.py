@@ -162,7 +162,7 @@ class Tool:
     def cpu_s(self) -> float:
         """Return the CPU time of the process until now, in seconds."""
         if self._job.poll() is not None:
-            raise BenchError(f"maintain ended with {self._job.returncode}")
+            raise BenchError(f"mmpolicy maintain ended with exit status {self._job.returncode}")
         words = Path(f"/proc/{self._job.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -49,7 +49,7 @@ def look(setup: str) -> list[dict[str, Any]]:
         guest.check()
     pages = [area for area in areas if area["end"] - area["start"] == PART * PARTS * 4096]
     if len(pages) != 1:
-        raise BenchError(f"the program has {len(pages)} areas of that size")
+        raise BenchError(f"the program has {len(pages)} areas of {PART * PARTS * 4} kB, not one")
     return [dict(run) for run in pages[0]["runs"]]
 
 

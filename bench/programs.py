@@ -261,6 +261,6 @@ def main(argv: list[str]) -> None:
         chosen.json,
     )
     shown = only(results, [arm.name for arm in arms])
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(shown)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(shown)}")
     if chosen.plot:
         plot(shown, chosen.plot)

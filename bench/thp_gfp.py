@@ -206,6 +206,6 @@ def main(argv: list[str]) -> None:
     if unknown:
         raise BenchError(f"no case {', '.join(sorted(unknown))}: bench/thp_gfp.py lists CASES")
     results = run([case for case in CASES if case.name in names])
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

@@ -111,7 +111,7 @@ def stages(guest: Guest, program: Program) -> Iterator[Sample]:
     must(guest, f"sleep {LATER_S}")
     yield Sample("later", program.name, memory(guest))
     if must(guest, program.check) != before:
-        raise BenchError(f"{program.name}: values have changed")
+        raise BenchError(f"{program.name}: the values of the program have changed during trim")
 
 
 def take(program: Program) -> list[Sample]:
@@ -142,7 +142,7 @@ def tables(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = counting.options("trim", "What trim gives back after a burst.")
+    parser = counting.options("trim", "Measure what trim gives back after a burst.")
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
     build()

@@ -159,7 +159,7 @@ def answers(
         guest.run(f"kill -KILL -{sparse} -{full}; rm -r {HERE} /var/lib/mmpolicy")
     if result.rc or problems:
         text = "\n".join([*problems, result.out])
-        raise BenchError(f"exit status {result.rc} after {[*found][-1:]}:\n{text}")
+        raise BenchError(f"typist.py: exit status {result.rc} after {[*found][-1:]}:\n{text}")
     return found
 
 

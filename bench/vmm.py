@@ -104,7 +104,7 @@ def cell(results: Results, arm: str, case: str) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = counting.options("vmm", "The start of a virtual machine in fragmented memory.")
+    parser = counting.options("vmm", "Measure the start of a virtual machine.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(list(ARMS), 1 if chosen.quick else RUNS)
     print(counting.by_arm(results, results.cases(), lambda arm, case: cell(results, arm, case)))

@@ -37,7 +37,7 @@ class Length:
     rounds: int
     detect: float = 0.0  # change of the metric in percent that the rounds must find
     metric: str = "cpu"
-    needed: int = 0  # rounds needed for the noise so far, even if they exceed the most
+    needed: int = 0  # rounds needed for the noise so far, even if there are more than MOST
     within: float = 0.0  # required precision of the median ratios in percent
     # precision of the median ratio in percent, by arm
     known: dict[str, float] = field(default_factory=dict)
@@ -139,9 +139,7 @@ def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) 
 
 
 def _blind(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes of differences with alternating signs, so that they do not depend on the
-    result.
-    """
+    """Return the sizes with alternating signs, so that no sign depends on which arm is better."""
     return [size if number % 2 else -size for number, size in enumerate(sorted(sizes))]
 
 

@@ -72,7 +72,9 @@ def asked_for(before: State, writes: Sequence[Write]) -> State:
 
 
 def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
-    """Yield each write as a step, with the entry's value just before it and the requested value."""
+    """Yield each write as a step of a dry run, with the value of the entry just before the write
+    and the requested value.
+    """
     state = dict(before)
     for write in writes:
         off = write.key.off if isinstance(write.key, Setting) else None
