@@ -99,7 +99,7 @@ class Heap:
     def turn(self, seconds: float) -> list[Line]:
         """Resume the stopped program, let it run for some seconds, and return its output."""
         self.go_on()
-        time.sleep(0.5)  # skip the line in which it was stopped
+        time.sleep(0.5)  # the first line also covers the time in which the program was stopped
         return self.watch(seconds)
 
     def watch(self, seconds: float) -> list[Line]:

@@ -174,7 +174,7 @@ TITLES = {
     "ticks": "instructions; of others as a multiple of dontneed",
     "gain": "gain over dontneed, as a part of that of lazy",
     "faults": "faults of the whole run",
-    "lazy_kb": "most that was lazily freed at once, MiB, sampled",
+    "lazy_kb": "largest amount of lazily freed memory, MiB, sampled",
     "rss_kb": "largest RSS, MiB, sampled",
 }
 

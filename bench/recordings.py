@@ -49,7 +49,7 @@ class Touches:
         return sum(kind == "fault" for kind, *_ in self.events)
 
     def regions(self) -> dict[int, int]:
-        """Return the number assigned to each used region."""
+        """Return for each region with a fault its number in the recording, counted from 0."""
         used = {a // REGION for kind, a, _, _ in self.events if kind == "fault"}
         return {region: number for number, region in enumerate(sorted(used))}
 

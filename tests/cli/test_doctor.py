@@ -218,7 +218,7 @@ WITHOUT = "see the failed checks above; mmpolicy thp, map and ab run work withou
         (False, unsigned, 3, ["mokutil --import the certificate of the signer", LOAD]),
         (True, denied, 4, ["run the command as root"]),
         (True, used, 0, []),
-        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset acknowledges it"]),
+        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset acknowledges the expired lease"]),
     ],
     ids=[
         "nothing",

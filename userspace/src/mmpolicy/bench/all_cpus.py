@@ -81,7 +81,7 @@ class Crew:
                 os.write(tell, order)
         replies = [os.read(hear, 4096) for _, _, hear in members]
         if not all(replies):
-            raise Error(NO_REPLY, Exit.FAILED, "dmesg | tail says whether the kernel killed it")
+            raise Error(NO_REPLY, Exit.FAILED, "dmesg | tail says if the kernel killed the process")
         return [json.loads(reply) for reply in replies]
 
     def end(self) -> None:

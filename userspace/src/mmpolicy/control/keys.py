@@ -31,7 +31,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 def _check_profile(name: str) -> None:
     if not PROFILE_NAME.fullmatch(name) or name in NO_PROFILES:
-        hint = "use at most 31 of a-z, 0-9, _ and -, the first a letter or a digit"
+        hint = "use at most 31 characters of a-z, 0-9, _ and -, the first a letter or a digit"
         raise Error(f"{name!r} is not a valid name of a profile", Exit.REFUSED, hint)
 
 

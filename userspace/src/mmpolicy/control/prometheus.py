@@ -192,7 +192,7 @@ def _proofs(tree: Tree) -> Iterator[Metric]:
     for name, told, those in (
         ("running", "1: try --watch is testing a setting that try has kept.",
          [each.trial for each in records if each.running(tree)]),
-        ("at_stock", "1: the service is at stock, for comparison or as try --watch was killed.",
+        ("at_stock", "1: the service is at stock, for a comparison or as try --watch was killed.",
          [each.trial for each in records if each.at_stock]),
         ("taken_back", "1: the setting was shown to be worse, and is no longer in force.", gone),
     ):  # fmt: skip
@@ -268,7 +268,9 @@ def _settings(state: State) -> list[Metric]:
         labels=["profile", "point", "policy"],
     )
     knobs = GaugeMetricFamily(
-        f"{MODULE}_knob", "Value of a knob.", labels=["profile", "point", "policy", "knob"]
+        f"{MODULE}_knob",
+        "Value of a knob of a policy or point.",
+        labels=["profile", "point", "policy", "knob"],
     )
     for key, value in state.items():
         if isinstance(key, Setting) and key.is_choice:
@@ -313,10 +315,10 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
             target = {
                 key: value for key, value in target.items() if not isinstance(key, AbsentCgroup)
             }
-            told = "Settings and bindings that differ from the last manifest that was applied."
+            told = "Number of settings and bindings that differ from the last applied manifest."
             drift = len(changed_keys(now, target))
             yield GaugeMetricFamily(f"{MODULE}_drift", told, drift)
-    told = "Bindings of existing cgroups that are not in force."
+    told = "Number of bindings of existing cgroups that are not in force."
     family = GaugeMetricFamily(f"{MODULE}_bindings_lost", told, labels=["owner"])
     for owner, count in lost(now, target, read_owned(tree).values()).items():
         family.add_metric([owner], count)
@@ -326,7 +328,9 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:
     """Yield all counters, and histograms of durations with a bucket for each factor of two."""
     events = CounterMetricFamily(
-        f"{MODULE}_events", "Counters of the module.", labels=["profile", "point", "event"]
+        f"{MODULE}_events",
+        "Events that the module has counted.",
+        labels=["profile", "point", "event"],
     )
     times: dict[str, HistogramMetricFamily] = {}
     for (profile, point), values in counters.items():

@@ -183,7 +183,7 @@ def unknown_unit(units: Units, unit: str) -> Error:
         )
         return Error(text, Exit.USAGE, hint)
     close = units.close(unit)
-    listed = "systemctl list-unit-files lists the units, and mmpolicy top the cgroups"
+    listed = "systemctl list-unit-files lists the units, and mmpolicy top lists cgroups"
     hint = f"did you mean {close}?" if close else listed
     return Error(f"systemd does not know the unit {unit}", Exit.USAGE, hint)
 

@@ -63,6 +63,8 @@ def _judged(seen: Wanted) -> int:
 
 
 def _order_in_use(whole: Explained) -> int:
-    """Return the largest order, up to 64 kB, in which few pages are unused; 16 kB if none is."""
+    """Return the largest order, up to that of 64 kB, in which few pages are unused; else the order
+    of 16 kB.
+    """
     good = [order for order, n in whole.large.items() if whole.unused[order] <= MUCH_UNUSED * n]
     return max([SMALLEST, *(order for order in good if order <= USUAL)])

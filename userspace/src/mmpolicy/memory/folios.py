@@ -73,7 +73,7 @@ class Pages:
         return self._pages
 
     def put(self, first: int, found: bytes) -> None:
-        """Set a stretch; `first` must be a multiple of STRETCH."""
+        """Store the bytes of a stretch; `first`, its first page, must be a multiple of STRETCH."""
         self._stretches[first] = pack(found, 1)
         for kind in KINDS:
             self._counts[kind] += found.count(kind)

@@ -344,7 +344,7 @@ KINDS = {
         "as this is shared memory, for which shmem_enabled decides", _shared,
         f"echo advise >{SHMEM}, if the program asks for huge pages there", "shmem",
     ),
-    "files": Kind("as this memory maps files", _none, "none: it is the page cache", "files"),
+    "files": Kind("as this memory maps files", _none, "none: these pages are the page cache", "files"),
 }  # fmt: skip
 
 

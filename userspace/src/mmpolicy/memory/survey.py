@@ -73,8 +73,8 @@ class Budget:
         return self._left - (self._cpu() - self._mark)
 
     def floor(self, seconds: float) -> float:
-        """Return the value of left() at which to stop: the lower of 0, and half a turn's budget
-        below the present value.
+        """Return the value of left() at which this turn should stop: 0, or half a turn's budget
+        below the present value if this is lower.
         """
         return min(self.left() - self._share * seconds / 2, 0.0)
 
@@ -162,7 +162,7 @@ class Process:
 
     @property
     def kinds(self) -> dict[str, float]:
-        """Return the memory of the process in kB by kind, without kinds that are not known."""
+        """Return the memory of the process in kB by kind; kinds that are not known are left out."""
         sizes = self.sizes
         if not sizes:
             return {}

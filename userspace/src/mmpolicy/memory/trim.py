@@ -117,7 +117,7 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
     if not tree.exists(SPLIT):
         if not tree.is_root():
             raise Error(f"no permission to write {SPLIT}", Exit.DENIED, "run the command as root")
-        hint = "mount -t debugfs none /sys/kernel/debug; where the kernel has none: "
+        hint = "mount -t debugfs none /sys/kernel/debug; on a kernel without debugfs: "
         raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + REMAINS)
     if writes and tree.is_root() and not tree.opens(SPLIT):
         raise Error(SEALED, Exit.DENIED, REMAINS)

@@ -54,8 +54,8 @@ ONCE = {
 }
 NAMES = (*ONCE, SIZES, *BY_MODULE)
 BEFORE_AND_AFTER = (
-    "measured before and after, as it cannot be undone block by block; that proves less than a "
-    "switchback"
+    "its effect is measured before and after, as it cannot be undone block by block; this proves "
+    "less than a switchback"
 )
 IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
