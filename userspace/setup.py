@@ -30,7 +30,7 @@ STATUS = {
     3: "The kernel lacks the module, a hook or a feature.",
     4: "No permission.",
     5: "The kernel refused the value; nothing changed.",
-    6: "verify: the state is not what the manifest says.",
+    6: "verify: the state differs from the manifest.",
     7: "ab report: the experiment is inconclusive. recommend: too little was seen.",
     8: "ab report: the treatment is worse, or was stopped for harm.",
     9: "An experiment runs, which the change would end.",
@@ -39,11 +39,11 @@ STATUS = {
 FILES = {
     "/etc/mmpolicy/*.toml": "Manifests that mmpolicy.service applies at boot.",
     "/sys/kernel/mmpolicy": "All settings; see docs/sysfs-abi.txt.",
-    "/sys/kernel/debug/mmpolicy": "Counters.",
+    "/sys/kernel/debug/mmpolicy": "Counters of the module.",
     "/var/lib/mmpolicy/journal.jsonl": "Every change, for log and revert.",
     "/var/lib/mmpolicy/applied.toml": "The manifest that was applied last, for verify.",
-    "/var/lib/mmpolicy/try/*.json": "Trials of try: how far each came, and its page.",
-    "/run/mmpolicy/change.lock": "Held while something is changed.",
+    "/var/lib/mmpolicy/try/*.json": "Trials of try: the progress and the page of each.",
+    "/run/mmpolicy/change.lock": "Locked while a command changes settings.",
 }
 ENVIRONMENT = {"NO_COLOR": "If set, output has no colours."}
 EXAMPLES = {

@@ -177,7 +177,7 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("MIMALLOC_ALLOW_THP=0"):
         yield (
             "MIMALLOC_ALLOW_THP=0 in its environment (mimalloc 3)",
-            "unset this variable, and restart the program",
+            "unset MIMALLOC_ALLOW_THP, and restart the program",
         )
     if clues.memory_thp == "disable":
         yield f"MemoryTHP=disable of {clues.unit}", f"systemctl edit {clues.unit}, and restart it"
@@ -185,13 +185,13 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
         config = "`disable-thp no` in its configuration"
         why = f"`disable-thp yes`, the default of {clues.name.partition('-')[0]} (redis: from 6.2)"
         if enabled(tree) == "always":
-            out = f"echo madvise >{ENABLED}, or {config}; then restart it"
+            out = f"echo madvise >{ENABLED}, or set {config}; then restart the program"
             yield (
                 f"{why}, with which the program forbids huge pages while {ENABLED} is `always`",
                 out,
             )
         else:
-            yield f"{why}; {ENABLED} was `always` when it started", f"restart it, or {config}"
+            yield f"{why}; {ENABLED} was `always` when it started", f"restart it, or set {config}"
     if parent := clues.forbidding_parent():
         yield (
             f"inherited from {parent}, which has forbidden huge pages too",
@@ -203,16 +203,16 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("GODEBUG=(?:.*,)?disablethp=1(?:,.*)?"):
         yield (
             "GODEBUG=disablethp=1 in its environment (Go)",
-            "remove this from the environment, and restart the program",
+            "remove disablethp=1 from GODEBUG, and restart the program",
         )
     if clues.has(r"\w*MALLOC_CONF=.*thp:never.*"):
         yield (
             "thp:never in its environment (jemalloc)",
-            "remove this from the environment, and restart the program",
+            "remove thp:never from the environment, and restart the program",
         )
 
 
-OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides for this memory, too"
+OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides in spite of madvise()"
 ASKING = {  # environment variables that ask for huge pages, with the text for the report
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
@@ -223,7 +223,7 @@ ASKING = {  # environment variables that ask for huge pages, with the text for t
 def _asked(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     for variable, cause in ASKING.items():
         if clues.has(variable):
-            yield cause, f"remove that setting, or {OVERRIDE}"
+            yield cause, f"remove this setting from the environment, or {OVERRIDE}"
     if "-XX:+UseTransparentHugePages" in clues.words:
         yield (
             "-XX:+UseTransparentHugePages of the JVM",
@@ -322,29 +322,29 @@ KINDS = {
         "unit",
     ),
     "nohugepage": Kind(
-        "as the program refuses large folios there (MADV_NOHUGEPAGE)", _refused,
+        "as the program refuses large folios for this memory (MADV_NOHUGEPAGE)", _refused,
         "look for an option of the program or of its allocator", "itself",
     ),
     "advised": Kind(
-        "as the program asks for huge pages there (MADV_HUGEPAGE), for which the "
+        "as the program asks for huge pages for this memory (MADV_HUGEPAGE), so the "
         "kernel decides",
         _asked, OVERRIDE,
     ),
     "userfaultfd": Kind(
-        "as a userfaultfd serves its faults", _none,
+        "as a userfaultfd serves the faults of this memory", _none,
         "none until the migration (postcopy), the snapshot or the restore of a "
         "checkpoint has ended",
         "uffd",
     ),
     "hugetlb": Kind(
         "as this memory is hugetlb", _hugetlb,
-        "none is needed: these pages are large already", "hugetlb",
+        "none is needed: hugetlb pages are large already", "hugetlb",
     ),
     "shared": Kind(
         "as this is shared memory, for which shmem_enabled decides", _shared,
         f"echo advise >{SHMEM}, if the program asks for huge pages there", "shmem",
     ),
-    "files": Kind("as this memory maps files", _none, "none: these pages are the page cache", "files"),
+    "files": Kind("as this memory maps files", _none, "none: this is the page cache", "files"),
 }  # fmt: skip
 
 
