@@ -341,7 +341,7 @@ def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/10/maps", f"{host.read('/proc/10/maps')}\n{line}")
     (found,) = recommended(run, clock)
-    assert f"{how}if that frees little, restart it" in found["next_step"]
+    assert f"{how}if that frees little, restart redis: active" in found["next_step"]
     host.put("/proc/10/comm", "other")
     host.put("/proc/10/maps", host.read("/proc/10/maps").replace("jemalloc", "other"))
     assert recommended(run, clock) == []

@@ -51,8 +51,9 @@ class Length:
             self.stop(runs, arms)
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Compute the number of rounds from the noise so far; the first rounds alone may have had
-        no stall.
+        """Compute the number of rounds from the noise of all rounds so far.
+
+        This is repeated after each round, as the first rounds may have had no stall by chance.
 
         Only sizes of differences are used, not their signs, which the random order decides. So the
         number of rounds says nothing about the effect, and the test stays exact (blinded

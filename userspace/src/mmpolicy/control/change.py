@@ -93,9 +93,9 @@ def carry_out(
     """Make all writes, or none if one fails, and read the state back.
 
     Changes that other processes make meanwhile are not part of the result, so `revert` will not
-    undo them. origin(): where a write comes from, such as `FILE:7: `, for error messages. caught:
-    a signal number in it stops the writes and undoes them, as a refused write does. finish():
-    called after the last write.
+    undo them. origin(): returns where a write comes from, such as `FILE:7: `, for error messages.
+    caught: numbers of the signals received so far; a signal stops the writes and undoes them, as a
+    refused write does. finish(): called after the last write.
     """
     before = state_of(tree, writes)
     ours = dict(before)

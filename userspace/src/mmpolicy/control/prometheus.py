@@ -118,8 +118,8 @@ def _left(tree: Tree) -> Iterator[Metric]:
 
 
 def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
-    """Yield the current block of the experiment, by which metrics of an application
-    can be split.
+    """Yield metrics about the current block of the experiment, by which a query can split the
+    metrics of an application.
     """
     if "block" not in now:
         return

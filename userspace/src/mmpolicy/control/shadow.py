@@ -73,7 +73,7 @@ def _between(low: object, high: object) -> str:
 
 
 def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
-    """Return the result of a point's shadow from its counters; None if it was not asked.
+    """Return the result of a point's shadow from its counters; None if no fault asked the shadow.
 
     A fault would be avoided if an earlier folio of the shadow already contained its page. The
     shadow's folios would take additional pages: all their pages, less one for each fault with a

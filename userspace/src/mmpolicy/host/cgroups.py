@@ -335,7 +335,7 @@ class Finder:
                     names.setdefault(each.name.rpartition("/")[2], []).append(each)
                 self._by_name = names | self._by_name
         found = [each for name in (unit, f"{unit}.service") for each in self._by_name.get(name, ())]
-        # a unit of the host's systemd goes before one of a user or a container
+        # a unit of the host's systemd takes precedence over a unit of a user or a container
         found = [each for each in found if HOSTS_OWN.fullmatch(each.name)] or found
         if len(found) > 1:
             text = (

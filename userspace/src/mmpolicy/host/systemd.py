@@ -101,7 +101,7 @@ class Units:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Return the names of all unit files; a link has the name of its target."""
+        """Return by name the target's name of each unit file that is a link, "" for the others."""
         return dict(self._files(FOLDERS))
 
     @cached_property

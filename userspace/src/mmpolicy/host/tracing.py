@@ -112,8 +112,8 @@ def _enabled(tree: Tree, events: list[str]) -> Iterator[None]:
 def parse(text: str) -> Recorded:
     """Return the decisions in a trace.
 
-    A fault without a page table causes two decisions, first at site "pmd". That one counts only if
-    its order is 9, as the kernel else asks again.
+    A fault without a page table causes two decisions. The first one, at site "pmd", counts only if
+    its order is 9; with another order, the kernel asks the policy again.
     """
     decisions = [
         Decision(kind == "shadow", int(address, 16), int(order), reason)

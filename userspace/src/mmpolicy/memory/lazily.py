@@ -117,7 +117,7 @@ def memory_of_cgroup(tree: Tree, name: str, holds: Holds) -> Memory:
 
 
 def _resident_kib(tree: Tree, pid: str) -> int:
-    """Return the RSS of a process by a file that everybody may read."""
+    """Return the RSS of a process in kB, from a file that all users may read; 0 if it has ended."""
     try:
         return int(tree.read(f"/proc/{pid}/statm").split()[1]) * PAGE >> 10
     except (Error, ValueError, IndexError):  # the process has just ended

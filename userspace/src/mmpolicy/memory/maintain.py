@@ -137,7 +137,7 @@ class Work:
     processes: dict[int, Watched] = field(default_factory=dict)
     made: int = 0  # number of 2 MB pages made
     freed: int = 0  # pages
-    again: int = 0  # number of attempts that collapsed or split a block once more
+    again: int = 0  # number of attempts that changed a block which an earlier one had changed
     looks: int = 0  # number of checks
     longest_s: float = 0.0  # duration of the longest collapse in seconds
     told: set[str] = field(default_factory=set)  # reasons that were printed already

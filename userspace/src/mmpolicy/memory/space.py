@@ -57,8 +57,8 @@ BLOCK = 512  # pages of a huge page
 TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
 USER_END = 1 << 63  # [vsyscall] lies above it
 AT_ONCE = 8  # most areas that one read of TEXT bytes of smaps shows
-# bytes per read of smaps for one area at a time: less than an area takes, so the kernel walks no
-# second one
+# bytes per read of smaps for one area at a time; an area takes more bytes than this, so the kernel
+# walks no second area in a read
 ONE = 256
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
