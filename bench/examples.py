@@ -60,8 +60,8 @@ def take(guest: Guest, arm: Arm, done: set[str], quick: bool) -> Iterator[Sample
 
 
 def main(argv: list[str]) -> None:
-    text = "Compare the examples of policies in BPF. What FILE of --json has already "
-    parser = counting.options("examples", f"{text}is not measured again.", plots=True)
+    text = "Compare the examples of policies in BPF. Results in FILE of --json "
+    parser = counting.options("examples", f"{text}are not measured again.", plots=True)
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.hooks:
         raise BenchError("policies in BPF need BTF, which kernels of --hooks lack; omit --hooks")

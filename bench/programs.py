@@ -229,8 +229,8 @@ def chosen_programs(programs: Sequence[Program], names: Sequence[str]) -> list[P
 
 
 def main(argv: list[str]) -> None:
-    text = "Compare the policies of anon_order on whole programs. What FILE of --json has already "
-    parser = counting.options("programs", text + "is not measured again.", plots=True)
+    text = "Compare the policies of anon_order on whole programs. Results in FILE of --json "
+    parser = counting.options("programs", text + "are not measured again.", plots=True)
     parser.add_argument(
         "--record",
         type=Path,

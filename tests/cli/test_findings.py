@@ -300,7 +300,7 @@ def test_6_a_program_that_forbids_large_folios(run: Run, host: FakeTree, clock: 
     (found,) = recommended(run, clock)
     assert found["commands"] == []
     assert "`disable-thp yes`, the default of redis" in found["what"]
-    assert found["next_step"].startswith(f"echo madvise >{THP}/enabled, or `disable-thp no`")
+    assert found["next_step"].startswith(f"echo madvise >{THP}/enabled, or set `disable-thp no`")
 
 
 def test_7_nothing(run: Run, host: FakeTree, clock: Clock) -> None:
