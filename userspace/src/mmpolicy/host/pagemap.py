@@ -24,7 +24,7 @@ from mmpolicy.host.files import Tree
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SCAN = 0xC0606610  # The ioctl number of linux/fs.h: _IOWR('f', 16, struct pm_scan_arg).
 ARGUMENT = struct.Struct("=12Q")
-REGIONS = 512  # regions of one scan; the kernel releases mmap_lock after so many
+REGIONS = 512  # number of regions after which the kernel ends a scan and releases mmap_lock
 PIECE = 4096  # entries of the file that are read at once
 
 # Categories of PAGEMAP_SCAN

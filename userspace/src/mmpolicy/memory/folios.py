@@ -187,8 +187,8 @@ class Frames:
         return bool(self.flags(frame) >> KPF_HUGETLB & 1)
 
     def _lost(self, head: int, order: int) -> int:
-        """Return the number of pages of a folio that no process maps, while other pages of it are
-        mapped.
+        """Return how many pages of a partly mapped folio are mapped by no process; 0 if the whole
+        folio is mapped, or none of its pages.
 
         They belong to no process's RSS, but are not free either.
         """

@@ -165,7 +165,8 @@ class Holds:
             return SMAPS_NS
 
     def pages(self) -> int:
-        """Return the number of present pages that one scan may return, to take half of the limit.
+        """Return the number of present pages that one scan may return, so that it is predicted to
+        hold mmap_lock for half of the limit.
 
         The first scans are short, until a scan of another process has shown what its pages cost.
         """

@@ -415,8 +415,8 @@ def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
 def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
     """Return the resident memory of a process in kB, and the part of it in huge pages.
 
-    Without PAGEMAP_SCAN, the latter is known only if smaps_rollup is fast to read; else it is
-    None.
+    Without PAGEMAP_SCAN, the part in huge pages is known only if smaps_rollup is fast to read;
+    else it is None.
     """
     space = Space(tree, pid, Holds(tree))
     sizes = space.sizes()
