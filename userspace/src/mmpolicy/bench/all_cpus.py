@@ -165,8 +165,8 @@ def rows_of(turns: Turns) -> list[Together]:
 
 
 def unquiet(turns: Turns) -> str:
-    """Return a warning if odd and even turns differ by 10 % or more, with the largest difference;
-    else "".
+    """Return a warning with the largest difference between odd and even turns if it is more than
+    10 %, else "".
     """
     off = {key: [median(costs[::2]), median(costs[1::2])] for key, costs in turns.items()}
     far = {key: max(both) / max(min(both), 1.0) for key, both in off.items()}

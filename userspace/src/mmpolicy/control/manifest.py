@@ -128,8 +128,8 @@ class Manifest:
         return cls(name, [(name, tree.read(APPLIED))]) if tree.exists(APPLIED) else None
 
     def without(self, message: str) -> Manifest | None:
-        """Return the manifest without the file that an error message names; None if
-        it names none.
+        """Return the manifest without the file whose name an error message begins with; None if it
+        begins with no file of the manifest.
         """
         rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
         return Manifest(self.name, rest) if len(rest) < len(self.files) else None

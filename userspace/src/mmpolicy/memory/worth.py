@@ -80,7 +80,7 @@ class Seen:
     faults: float  # page faults per second
     fault_cpu: float  # the most CPU time that these faults can cost
     gain: float  # the most of this cost that folios of 64 kB can save
-    cost_from: str  # where the cost of a fault is known from
+    cost_from: str  # source of the cost of a fault, as text
     memory_kib: float
     private_kib: float
     waste_kib: float  # empty parts of large folios in private memory
