@@ -491,13 +491,20 @@ def host() -> str:
     return f"Linux {os.uname().release.partition('-')[0]}, {os.cpu_count()} CPUs, {name}"
 
 
+def with_this_host(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of the part "cpu", by host, with a new result of this host."""
+    kept = json.loads(KEPT.read_text()).get("cpu", {}) if KEPT.exists() else {}
+    return {**kept, host(): found}
+
+
 def machines(results: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each host on which parts were measured; with several hosts, also the names
     of the parts.
     """
     parts: dict[str, list[str]] = {}
     for part, machine in results["hosts"].items():
-        parts.setdefault(machine, []).append(part)
+        if part != "cpu":  # whose table names the hosts
+            parts.setdefault(machine, []).append(part)
     for machine, of in parts.items():
         yield f"{machine}{'' if len(parts) == 1 else ': ' + ', '.join(of)}."
 
@@ -516,8 +523,14 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
         "| and khugepaged, which knows the program | `collapse` | khugepaged |",
         "|---|---|---|",
     ]
-    both = results["cpu"], results["khugepaged"]
-    yield from (f"| {' | '.join(row)} |" for row in khugepaged_rows(*both))
+    yield from (f"| {' | '.join(row)} |" for row in khugepaged_rows(results["khugepaged"]))
+    yield from [
+        "",
+        "| CPU time for each 2 MB | heap, pairs in turn | `collapse` with its start, khugepaged | "
+        "ratio (95 % interval) | without its start and first look | ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    yield from (f"| {' | '.join(cpu_row(*each))} |" for each in results["cpu"].items())
     found = results["shapes"]
     yield from [
         "",
@@ -571,24 +584,21 @@ def grown(found: Mapping[str, Any]) -> float:
     return float(found["kib"][1] / found["kib"][0])
 
 
-def khugepaged_rows(
-    quick: Mapping[str, Any], slow: Mapping[str, Any]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of the comparison: name, collapse, khugepaged."""
-    pairs = quick["pairs"]
+def cpu_row(machine: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the cells of the row of one host about CPU time."""
+    pairs = found["pairs"]
+    ms = {name: median(pair[f"{name}_ms"] for pair in pairs)
+          for name in ("collapse", "khugepaged", "without_start")}  # fmt: skip
+    yield machine
+    yield f"{found['mib']:,} MB, {len(pairs)}"
+    yield f"{ms['collapse']:.2f}, {ms['khugepaged']:.2f} ms"
+    yield "{:.2f} ({:.2f} to {:.2f})".format(*found["ratio"])
+    yield f"{ms['without_start']:.2f} ms"
+    yield "{:.2f} ({:.2f} to {:.2f})".format(*found["without_start"])
 
-    def middle(name: str) -> float:
-        return float(median(pair[name] for pair in pairs))
 
-    name = f"{quick['mib']:,} MB; half of it for khugepaged with `scan_sleep_millisecs` 0"
-    took = [f"{middle(f'{who}_s'):.1f} s" for who in ("collapse", "khugepaged")]
-    yield f"{name}, median of {len(pairs)} in turn", took[0], took[1]
-    each = [f"{middle(f'{who}_ms'):.2f} ms" for who in ("collapse", "khugepaged", "without_start")]
-    yield "CPU time for each 2 MB, with the start of the command", each[0], each[1]
-    yield "the same without its start and first look", each[2], each[1]
-    for name, kind in (("ratio", "with the start"), ("without_start", "without it")):
-        ratio = "{:.2f} ({:.2f} to {:.2f})".format(*quick[name])
-        yield f"ratio of CPU time, {kind} (95 % interval)", ratio, "1"
+def khugepaged_rows(slow: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of the comparison of times and memory: name, collapse, khugepaged."""
     name = f"{slow['mib']:,} MB"
     ours, theirs = slow["at_the_default_budget_s"], slow["khugepaged_default_s"]
     yield f"{name} with the defaults of each", f"{ours:.0f} s", f"{theirs:.0f} s"
@@ -625,7 +635,7 @@ def main(argv: list[str]) -> None:
         "reads": lambda: reads(given.mib),
         "fast": lambda: fast(given.mib),
         "shapes": lambda: shapes(given.mib),
-        "cpu": lambda: cpu(given.mib, given.repeats),
+        "cpu": lambda: with_this_host(cpu(given.mib, given.repeats)),
         "khugepaged": lambda: khugepaged(given.mib // 8),
     }
     unwind_on_signals()

@@ -3,16 +3,19 @@
 
 Some are the programs of bench/programs.py with larger loads. The others use data frames, column
 stores and arrays on all CPUs. Libraries are installed from wheels of pinned versions into the
-cache.
+cache. ./dev bench kept takes a part of each load, for guests with less memory.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 
 from bench.callers import environment
-from bench.programs import BACKEND, BUILT, NEW_TABLES, NOBODY, SOCKET, Program
+from bench.programs import BACKEND, BUILT, LOADS, NEW_TABLES, NOBODY, SOCKET, Program
 
 KEYS = 2654435761  # odd, so multiplying by it scatters numbers
 DUCKDB = f"""\
@@ -51,7 +54,20 @@ def _of_wheels(name: str, code: str, *wheels: str) -> Program:
 
 
 def _of_backend(name: str, file: str) -> Program:
-    return Program(name, f"sh -c 'exec {NOBODY} {BACKEND} postgres <{file}'", before=NEW_TABLES)
+    text = shlex.quote((LOADS / file).read_text())
+    backend = shlex.quote(f"exec {NOBODY} {BACKEND} postgres </run/load.sql")
+    before = f"printf %s {text} >/run/load.sql && {{ {NEW_TABLES}; }}"
+    return Program(name, f"sh -c {backend}", before=before)
+
+
+def a_part(programs: Sequence[Program], part: float) -> list[Program]:
+    """Return the programs with a part of their load: numbers of 7 to 9 digits are sizes."""
+
+    def scaled(text: str) -> str:
+        return re.sub(r"\b\d{7,9}\b", lambda found: str(int(int(found[0]) * part)), text)
+
+    return [replace(each, command=scaled(each.command), client=scaled(each.client),
+                    before=scaled(each.before)) for each in programs]  # fmt: skip
 
 
 def large_programs() -> list[Program]:

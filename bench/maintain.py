@@ -8,8 +8,9 @@ minute the benchmark asks the services which part of their memory is full, and r
 which part of the full memory is in 2 MB pages. It reads the CPU time of `maintain` from /proc.
 
 Each minute is stored in bench/maintain.json, so an interrupted run shows how far it got. The
-benchmark needs root, Linux 6.1 and the memory; it changes no setting of the host.
-docs/workloads/big-heap.md has the table.
+benchmark needs root, Linux 6.1 and the memory; it changes no setting of the host. With --guests, it
+runs in guests with Debian's 6.12 instead, where empty memory can be given back, and whose time
+counts instructions. docs/workloads/big-heap.md has the tables.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from typing import Any, NamedTuple
 from bench import THP, unwind_on_signals, with_table
 from bench.collapse import host
 from lab import counting
+from lab.guest import COMPILED, PYTHON
 from lab.machine import TREE
-from lab.programs import BenchError, started, workload
+from lab.programs import BenchError, must, started, workload
 from mmpolicy.control.maintained import LIVE
 from mmpolicy.memory.collapse import is_huge
 
@@ -42,7 +44,8 @@ SAMPLE_S, END_S = 60.0, 20.0
 PAGE_BYTES, HUGE = 4096, 512
 STEPS = 12  # number of steps in which a service grows
 CGROUPS = "/mmpolicy-bench-maintain"
-KEPT = TREE / "bench/maintain.json"
+KEPT, IN_GUESTS = TREE / "bench/maintain.json", TREE / "bench/maintain-guests.json"
+GUEST = "--minutes 20 --mib 500 -- --settle 200s"  # arguments of the run in a guest
 PAGE = TREE / "docs/workloads/big-heap.md"
 
 
@@ -226,6 +229,35 @@ def run(given: argparse.Namespace, results: dict[str, Any]) -> None:
             tool.end()
 
 
+def in_guests() -> dict[str, Any]:
+    """Run this benchmark in a guest for each value of `enabled`; return the results."""
+    found = {}
+    for enabled in ("never", "always"):
+        with counting.counting_guest("cloud", "2G") as guest:
+            path = f"PYTHONPATH={TREE}:{TREE}/tests:{TREE}/userspace/src"
+            run_it = f"{path} PYTHONPYCACHEPREFIX={COMPILED} {PYTHON} -m bench maintain {GUEST}"
+            must(guest, f"echo {enabled} >{THP}/enabled; cd {TREE} && {run_it}", None)
+            found[enabled] = json.loads(must(guest, f"cat {KEPT}"))
+        counting.progress(f"{enabled}: {found[enabled]['samples'][-1]}")
+    return found
+
+
+def guest_lines(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of the runs in guests."""
+    first = next(iter(results.values()))
+    yield (
+        f"Guests with {first['host'].partition(',')[0]}, one CPU, {len(KINDS) * first['mib']} MB, "
+        f"{first['minutes']:g} minutes, `{' '.join(first['options'])}`."
+    )
+    yield from ["", "| `enabled` | full memory in 2 MB pages at the end | empty memory | made | "
+                "given back | CPU |", "|---|---|---|---|---|---|"]  # fmt: skip
+    for enabled, found in results.items():
+        last = found["samples"][-1]
+        _, _, full, empty, made, back, _ = row(last, range(len(KINDS)))
+        cpu = f"{last['cpu_s']:.1f} s, {percent(last['cpu_s'], last['at'])} of one"
+        yield f"| `{enabled}` | {full} | {empty} | {made} | {back} | {cpu} |"
+
+
 def keep(results: Mapping[str, Any]) -> None:
     """Write the result file; only the last sample keeps the record of `maintain`, to save space."""
     last = len(results["samples"]) - 1
@@ -300,11 +332,17 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--minutes", type=float, default=60, help="duration of the run")
     parser.add_argument("--mib", type=int, default=4096, help="MiB of all services together")
     parser.add_argument("--seed", type=int, default=1, help="decides when services grow and shrink")
+    parser.add_argument("--guests", action="store_true", help="run it in guests instead")
     parser.add_argument("--page", action="store_true", help="only write the tables")
     parser.add_argument("options", nargs="*", metavar="OPTION", help="of maintain, after --")
     given = parser.parse_args(argv)
     unwind_on_signals()
-    results: dict[str, Any] = json.loads(KEPT.read_text()) if given.page else {}
-    if not given.page:
-        run(given, results)
-    PAGE.write_text(with_table(PAGE.read_text(), "maintain", lines(results)))
+    if given.guests:
+        IN_GUESTS.write_text(json.dumps(in_guests(), indent=1) + "\n")
+    elif not given.page:
+        run(given, {})
+    text = with_table(PAGE.read_text(), "maintain", lines(json.loads(KEPT.read_text())))
+    if IN_GUESTS.exists():
+        known = json.loads(IN_GUESTS.read_text())
+        text = with_table(text, "maintain --guests", guest_lines(known))
+    PAGE.write_text(text)

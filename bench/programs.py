@@ -136,7 +136,7 @@ TITLES = {
 
 def missing(results: Results, arm: Arm, programs: Sequence[Program]) -> list[Program]:
     """Return the programs that have not run in an arm yet."""
-    return [each for each in programs if results.find(arm.name, each.name, "ticks") is None]
+    return [each for each in programs if results.find(arm.name, each.name, "faults") is None]
 
 
 def only(results: Results, arms: Sequence[str]) -> Results:

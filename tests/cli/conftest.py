@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from mmpolicy.cli import main
 from mmpolicy.host.kmod import Kmod
 from mmpolicy.host.machine import Host
+from mmpolicy.verbs import around
 
-from .fakes import Clock, FakeLib, FakeTree, Result, Run
+from .fakes import SLOW, Clock, FakeLib, FakeTree, Result, Run
 
 # A background job, or one under nohup, ignores signals, and so would all its children.
 for number in signal.SIGINT, signal.SIGHUP:
@@ -39,6 +40,12 @@ def tree() -> Iterator[FakeTree]:
         tree.make_host()
         tree.make_loaded()
         yield tree
+
+
+@pytest.fixture(autouse=True)
+def costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a host that was never calibrated have the same cost of a fault in each run."""
+    monkeypatch.setattr(around, "measure", lambda *_given: SLOW.costs)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from mmpolicy.control.keys import CgroupBinding, Key, ProcessBinding, State
 from mmpolicy.control.model import About
 from mmpolicy.control.state import read_state
 from mmpolicy.host.advice import Advice
+from mmpolicy.host.calibration import PAGE, Calibration, FaultCost
 from mmpolicy.host.cgroups import cgroup_paths
 from mmpolicy.host.files import KNOB_FOLDERS, SPLIT, TRACING, Tree
 
@@ -26,6 +27,7 @@ DEFAULT = f"{CONTROL}/profiles/default"
 COUNTERS = "/sys/kernel/debug/mmpolicy/default"
 MODULE_DIR = "/sys/module/mmpolicy"
 THP, VM = KNOB_FOLDERS
+SLOW = Calibration([FaultCost(PAGE, 1e5, 1e5, 1e5)])  # single pages on a very slow host
 SETTABLE = {
     f"{THP}/enabled": "always [madvise] never",
     f"{THP}/defrag": "always defer defer+madvise [madvise] never",

@@ -8,6 +8,9 @@ from functools import partial
 
 import pytest
 
+from mmpolicy.host.calibration import PAGE, FaultCost
+from mmpolicy.verbs import around
+
 from .fakes import COUNTERS, THP, Clock, FakeTree, Run, read_named
 from .sparse import SHRINK, count, make_sparse, make_thp
 from .test_calibrate import keep
@@ -37,7 +40,7 @@ def said(run: Run) -> list[str]:
 
 
 def test_nothing_to_do(run: Run, host: FakeTree, clock: Clock) -> None:
-    assert said(run) == ["nothing to do: 100% of the memory of 1 processes was looked at"]
+    assert said(run) == ["nothing to do: 100% of the memory of 1 process was looked at"]
     assert clock.now == 10
     clock.steps = [lambda: None] * 99
     run("recommend")
@@ -99,7 +102,7 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
     (line,) = said(run)
     start = (
         "web: 2000 page faults a second, for which larger folios save at most 20 % of a CPU "
-        "(mmpolicy calibrate"
+        "(by the cost of single pages, measured now;"
     )
     assert line.startswith(start) and "; the kernel's own folio sizes can save it" in line
     paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)]
@@ -132,6 +135,24 @@ def test_faults_of_the_whole_time_count(run: Run, host: FakeTree, clock: Clock) 
     busy(host, clock)
     clock.steps[1] = lambda: None
     assert said(run)[0].startswith("web: 1000 page faults a second, ")
+
+
+def test_a_host_that_was_never_calibrated(
+    run: Run, host: FakeTree, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host that was never calibrated, a fault is measured, so 2,000 short faults a second are
+    no reason to change sizes.
+    """
+    monkeypatch.setattr(around, "measure", lambda *_given: [FaultCost(PAGE, 1000, 900, 1100)])
+    busy(host, clock)
+    first, second = said(run)
+    assert first.startswith("nothing to do: ")
+    assert second == (
+        "not worth it: web: 2000 page faults a second, for which larger folios save at most 0.2 % "
+        "of a CPU (by the cost of single pages, measured now; mmpolicy calibrate measures all "
+        "sizes)"
+    )
+    assert host.writes == []
 
 
 def test_what_faults_take(run: Run, host: FakeTree, clock: Clock) -> None:

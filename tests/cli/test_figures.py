@@ -7,11 +7,13 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from bench import callers, collapse, damon, evidence, live, maintain, rates, verbs, with_table
+from bench import callers, collapse, damon, evidence, kept, live, maintain, rates, verbs, with_table
+from lab.counting import Results, Sample
 from mmpolicy.cli import main
 from mmpolicy.memory.findings import GAIN
 
@@ -199,11 +201,26 @@ def test_who_asks() -> None:
     assert callers.page(callers.read(), text) == text
 
 
+def read(path: Path) -> Any:
+    """Return the results in a JSON file."""
+    return json.loads(path.read_text())
+
+
 def test_a_big_heap() -> None:
     """The tables of big heaps are generated from results of the benchmarks."""
     for bench in collapse, damon, live, maintain:
-        text, kept = bench.PAGE.read_text(), json.loads(bench.KEPT.read_text())
-        assert with_table(text, bench.__name__.rpartition(".")[2], bench.lines(kept)) == text
+        text, lines = bench.PAGE.read_text(), bench.lines(read(bench.KEPT))
+        assert with_table(text, bench.__name__.rpartition(".")[2], lines) == text
+    text, lines = maintain.PAGE.read_text(), maintain.guest_lines(read(maintain.IN_GUESTS))
+    assert with_table(text, "maintain --guests", lines) == text
+
+
+def test_what_is_kept() -> None:
+    """The table of programs with hundreds of MB is generated from results of ./dev bench kept."""
+    found = read(kept.KEPT)
+    samples = [Sample(**each) for each in found["samples"]]
+    results, text = Results("kept", found["about"], samples), kept.PAGE.read_text()
+    assert with_table(text, "kept", kept.lines(results)) == text
 
 
 def test_areas_are_added_up() -> None:

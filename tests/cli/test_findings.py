@@ -305,7 +305,7 @@ def test_6_a_program_that_forbids_large_folios(run: Run, host: FakeTree, clock: 
 
 def test_7_nothing(run: Run, host: FakeTree, clock: Clock) -> None:
     result = run("recommend", "--seconds", "10")
-    assert result.out == "nothing to do: 100% of the memory of 1 processes was looked at\n"
+    assert result.out == "nothing to do: 100% of the memory of 1 process was looked at\n"
 
 
 def test_8_what_is_not_worth_it(run: Run, host: FakeTree, clock: Clock) -> None:

@@ -14,7 +14,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.lazily import memory_lines, memory_of_cgroup, memory_of_process
 from mmpolicy.memory.survey import Survey
 
-from .fakes import FakeTree, Run
+from .fakes import SLOW, FakeTree, Run
 from .sparse import count, make_sparse, make_thp
 from .test_host import raised
 from .test_map import PID, process
@@ -44,7 +44,7 @@ def recommended(pid: int, limit_s: float) -> list[Finding]:
     survey = Survey(Tree(), 0.2, seed=1, holds=Holds(Tree(), limit_s))
     survey._list = lambda: [pid]  # type: ignore[method-assign]
     survey.turn(1.0, 5.0)
-    host = Evidence(Tree(), survey, {}, {}, Module(False))
+    host = Evidence(Tree(), survey, {}, {}, SLOW, Module(False))
     assert survey.processes[pid].kinds["lazily_freed"] > 40 << 10
     return list(_lazily(host))
 

@@ -83,7 +83,7 @@ from mmpolicy.memory.trim import (
     only_advised,
 )
 
-from .fakes import THP, Clock, FakeTree
+from .fakes import SLOW, THP, Clock, FakeTree
 from .sparse import SHRINK, count, make_sparse, make_thp, pressure, sizes
 from .test_map import (
     HEAD,
@@ -899,10 +899,10 @@ def test_faults_that_are_worth_a_line(tree: FakeTree, faults: int, ticks: int, t
     survey.turn(0.0, 10.0)
     count(tree, 11, "web", 100, faults, ticks)
     survey.turn(10.0, 10.0)
-    found = [each.worth for each in find(Evidence(tree, survey, {}, {}, Module(False)))]
+    found = [each.worth for each in find(Evidence(tree, survey, {}, {}, SLOW, Module(False)))]
     assert found == ([told] if faults >= 10 else [])
     for stalls in 4.9, 5.0:
-        known = find(Evidence(tree, survey, {"compact_stall": stalls}, {}, Module(False)))
+        known = find(Evidence(tree, survey, {"compact_stall": stalls}, {}, SLOW, Module(False)))
         assert any(each.who == "host" for each in known) == (stalls == 5.0)
 
 

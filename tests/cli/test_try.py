@@ -28,7 +28,7 @@ from mmpolicy.memory.worth import (
     hints,
     judge,
 )
-from mmpolicy.verbs import try_look
+from mmpolicy.verbs import around, try_look
 from mmpolicy.verbs.try_run import TRIES
 from mmpolicy.verbs.try_service import Answer, next_step, runnable
 
@@ -361,7 +361,7 @@ def test_a_host_that_was_never_calibrated(
     """On a host that was never calibrated, a fault is measured, and nothing is kept."""
     host.remove("/var/lib/mmpolicy/calibration.json")
     costs = [FaultCost(4096, 500.0, 400.0, 600.0)]
-    monkeypatch.setattr(try_look, "measure", lambda *_given: costs)
+    monkeypatch.setattr(around, "measure", lambda *_given: costs)
     assert tried()["seen"]["cost_from"].startswith("single pages, measured now")
     assert not host.exists("/var/lib/mmpolicy/calibration.json")
 

@@ -62,7 +62,7 @@ def started(
             job.kill()
 
 
-def must(guest: Guest, command: str, timeout: float = 600) -> str:
+def must(guest: Guest, command: str, timeout: float | None = 600) -> str:
     """Return the output of a command that must succeed."""
     result = guest.run(command, timeout)
     if result.rc:

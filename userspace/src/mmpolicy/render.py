@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Union
 
 import click
@@ -42,6 +43,15 @@ def progress_line(text: str, is_last: bool) -> None:
     """Overwrite the progress line; on a terminal only."""
     if sys.stderr.isatty():
         click.echo(f"\r{text} \x1b[K", err=True, nl=is_last)
+
+
+@contextmanager
+def own_line() -> Iterator[None]:
+    """Clear the progress line at the end, also if an exception or a signal ends the work."""
+    try:
+        yield
+    finally:
+        progress_line("", is_last=False)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

@@ -57,7 +57,8 @@ def of_a_piece(size: int) -> tuple[Piece, bool]:
     """
     piece = max(PIECE, FAULTS * size)
     area = mmap.mmap(-1, piece + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
+    with suppress(OSError):  # a kernel without THP refuses both, and gives single pages alone
+        area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))
     (first, taken), (again, _) = [_written(-(-start // size) * size, piece) for _ in range(2)]
     begin = time.thread_time_ns()

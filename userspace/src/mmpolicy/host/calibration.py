@@ -65,12 +65,17 @@ class Calibration:
     def ns(self, order: int = 0) -> float:
         """Return the nanoseconds of a fault that maps a folio of this order."""
         size, costs = PAGE << order, self.costs
-        if len(costs) == 1:
+        if not self.has_folios:
             return costs[0].ns * size / costs[0].size
         pairs = list(zip(costs, costs[1:]))
         below, above = next((pair for pair in pairs if size <= pair[1].size), pairs[-1])
         slope = (above.ns - below.ns) / (above.size - below.size)
         return below.ns + slope * (size - below.size)
+
+    @property
+    def has_folios(self) -> bool:
+        """Return whether larger sizes than single pages were measured."""
+        return len(self.costs) > 1
 
     def saved_ns(self, order: int) -> float:
         """Return the most that a folio of this order saves for each single-page fault that it
@@ -78,7 +83,7 @@ class Calibration:
 
         If only single pages were measured, that is the whole cost of a single-page fault.
         """
-        folio = self.ns(order) / (1 << order) if len(self.costs) > 1 else 0.0
+        folio = self.ns(order) / (1 << order) if self.has_folios else 0.0
         return max(self.ns() - folio, 0.0)
 
     def percent(self, faults_per_second: float) -> tuple[float, float]:

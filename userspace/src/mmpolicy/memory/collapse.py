@@ -292,7 +292,8 @@ class Target:
                 missing, pages = missing + verdict.missing, pages + verdict.pages
         if not starts:
             return
-        number = self.memory.permits(starts[0])
+        with self.holds.undisturbed():
+            number = self.memory.permits(starts[0])
         if number in (EPERM, EACCES):
             raise explain(number, f"advise process {self.pid}", REMEDIES)
         if number:

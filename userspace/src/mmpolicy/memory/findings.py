@@ -23,7 +23,7 @@ from typing import NamedTuple
 from mmpolicy.errors import Error
 from mmpolicy.figures import figure
 from mmpolicy.host import evidence
-from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
+from mmpolicy.host.calibration import PAGE, Calibration
 from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.files import Tree
@@ -39,7 +39,6 @@ from mmpolicy.memory.trim import LOCKED, SMALLER, cause_of, check_possible
 
 LINES = 5
 LEAST_PERCENT = 1.0  # percent of a CPU
-LONGEST_FAULT_NS = 1e5  # longest fault of a 4 kB page in ns, even in an emulated guest
 # Empty memory justifies a change from this size and this share of the service's memory on.
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
 MOST = 0.5  # The remedy depends on a cause if the cause explains more than this share of the waste.
@@ -52,6 +51,7 @@ OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
 # Least share of 2 MB faults among a process's faults that explains its kernel time.
 CLEARING = 0.2
+SINGLE = "by the cost of single pages, measured now; mmpolicy calibrate measures all sizes"
 GAIN = "17 programs measured with these sizes took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
 # A service with more memory than this gets a line even without a finding, as users ask about it.
@@ -96,12 +96,12 @@ class Evidence:
     survey: Survey
     rates: Mapping[str, float]  # events per second of the host, by name
     made: Mapping[int, float]  # large folios that faults allocate per second, by size in bytes
+    costs: Calibration  # of single pages at least
     module: Module
     # the finding of the shadow policy, by profile
     shadows: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.costs = read_calibration(self.tree)
         self.hardware = hardware_of(self.tree)
 
     def part(self, found: Finding) -> float:
@@ -277,14 +277,12 @@ def _little(row: Row) -> Finding:
     return Finding(row.name, f"{what} of its memory", worth=False)
 
 
-def gain_percent(costs: Calibration | None, faults: float, kernel: float) -> float:
+def gain_percent(costs: Calibration, faults: float, kernel: float) -> float:
     """Return how much 64 kB folios can save at most, in percent of a CPU.
 
-    costs: if unknown, the figures of the slowest known host are the bound. kernel: the share of a
-    CPU that the process spends in the kernel, which includes its faults.
+    kernel: the share of a CPU that the process spends in the kernel, which includes its faults.
     """
-    saved = costs.saved_ns(SIZE_ORDER) if costs else LONGEST_FAULT_NS
-    return min(faults * saved / 1e7, 100 * kernel)
+    return min(faults * costs.saved_ns(SIZE_ORDER) / 1e7, 100 * kernel)
 
 
 def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
@@ -313,9 +311,9 @@ def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
         yield _own_sizes(who, what, gain, off)
 
 
-def _of_a_cpu(costs: Calibration | None, percent: float) -> str:
+def _of_a_cpu(costs: Calibration, percent: float) -> str:
     gain = f"for which larger folios save at most {figure(percent, 2)} % of a CPU"
-    return gain if costs else f"{gain} (mmpolicy calibrate makes this figure more precise)"
+    return gain if costs.has_folios else f"{gain} ({SINGLE})"
 
 
 def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
@@ -370,8 +368,7 @@ def can_measure(tree: Tree, cgroup: str) -> bool:
 def _clears(host: Evidence, process: Process) -> bool:
     """Return whether a process spends its kernel time in few, long faults of huge pages."""
     huge, faults = host.made.get(PAGE << HUGE_ORDER, 0.0), process.mean.faults
-    page = host.costs.ns() if host.costs else 2000.0
-    left = 100 * process.mean.kernel - faults * page / 1e7
+    left = 100 * process.mean.kernel - faults * host.costs.ns() / 1e7
     return left >= LEAST_PERCENT and huge > 0 and min(huge, faults) >= CLEARING * faults > 0
 
 
@@ -381,7 +378,7 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
     for each in nlargest(1, slow, key=lambda one: one.mean.kernel):
         percent = 100 * each.mean.kernel
         huge = min(host.made[PAGE << HUGE_ORDER], each.mean.faults)
-        by = huge * host.costs.ns(HUGE_ORDER) / 1e7 if host.costs else 0.0
+        by = huge * host.costs.ns(HUGE_ORDER) / 1e7 if host.costs.has_folios else 0.0
         cost = f", which takes {figure(by, 2)} % of a CPU" if by else ""
         what = (
             f"the process spends {percent:.0f} % of a CPU in the kernel, at "

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from mmpolicy.bench.calibrate import measure
 from mmpolicy.control.counters import Counters, counted_profiles, rates, read_counters
 from mmpolicy.control.keys import Setting, choice
 from mmpolicy.control.shadow import shadows_of
 from mmpolicy.control.state import read_state
 from mmpolicy.errors import LOAD, Error, Exit
 from mmpolicy.host import evidence
-from mmpolicy.host.calibration import read_calibration
+from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.findings import Evidence, Module, find
 from mmpolicy.memory.survey import Survey
-from mmpolicy.render import emit, progress_line
+from mmpolicy.render import emit, own_line, progress_line
 from mmpolicy.verbs.here import without_module
 
 POINT, POLICY = "anon_order", "adaptive"
@@ -29,6 +30,7 @@ HUGE = 2 << 20
 def look_around(host: Host, seconds: float, want_json: bool) -> None:
     """Print advice for the whole host, at most five findings; change nothing."""
     check_may_look(host.tree)
+    costs, _ = fault_costs(host)
     survey = Survey(host.tree, SHARE)
     events, made, begin = _events(host.tree), evidence.folios_made(host.tree), host.clock()
     watch(host, survey, seconds)
@@ -38,7 +40,8 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
     # older kernels lack the counters by size, so use the counter of 2 MB faults
     sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))
-    known = find(Evidence(host.tree, survey, rising, sizes, module_here(host), _shadows(host.tree)))
+    shadows = _shadows(host.tree)
+    known = find(Evidence(host.tree, survey, rising, sizes, costs, module_here(host), shadows))
     found, small = ([each for each in known if each.worth is worth] for worth in (True, False))
     data: dict[str, Any] = {
         "seconds": seconds,
@@ -49,7 +52,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
         "findings": [{**each._asdict(), "line": each.line()} for each in found],
         "not_worth_it": [{**each._asdict(), "line": each.line()} for each in small],
     }
-    seen = f"{survey.seen():.0%} of the memory of {len(survey.processes)} processes"
+    seen = _seen(survey)
     lines = [each.line() for each in found] or [f"nothing to do: {seen} was looked at"]
     emit("recommend", want_json, data, [*data["notes"], *lines, *(each.line() for each in small)])
     if survey.blind and not found and not survey.seen():
@@ -66,18 +69,32 @@ def check_may_look(tree: Tree) -> None:
             raise
 
 
+def fault_costs(host: Host) -> tuple[Calibration, str]:
+    """Return the cost of a page fault, and its source: `calibrate`, or a measurement made now."""
+    kept = read_calibration(host.tree)
+    if kept:
+        return kept, "mmpolicy calibrate"
+    with own_line():
+        found = measure([PAGE], lambda _size: None, lambda seconds: progress_line(
+            f"measures the cost of a fault: {seconds:.0f} s", is_last=False))  # fmt: skip
+    return Calibration(found), "single pages, measured now; mmpolicy calibrate measures all sizes"
+
+
 def watch(host: Host, survey: Survey, seconds: float) -> None:
     """Survey the host for this many seconds, and print the progress."""
     turns = max(round(seconds / TURN_S), 1)
-    for turn in range(turns):
+    with own_line():
+        for turn in range(turns):
+            survey.turn(host.clock(), seconds / turns)
+            left = seconds * (turns - turn) / turns
+            progress_line(f"looked at {_seen(survey)}; {left:.0f} s to go", is_last=False)
+            host.sleep(seconds / turns)
         survey.turn(host.clock(), seconds / turns)
-        left = seconds * (turns - turn) / turns
-        number = len(survey.processes)
-        seen = f"{survey.seen():.0%} of the memory of {number} process{'es' * (number != 1)}"
-        progress_line(f"looked at {seen}; {left:.0f} s to go", is_last=False)
-        host.sleep(seconds / turns)
-    survey.turn(host.clock(), seconds / turns)
-    progress_line("", is_last=False)
+
+
+def _seen(survey: Survey) -> str:
+    number = len(survey.processes)
+    return f"{survey.seen():.0%} of the memory of {number} process{'es' * (number != 1)}"
 
 
 def _events(tree: Tree) -> Counters:

@@ -8,7 +8,6 @@ from math import hypot
 
 from mmpolicy.ab.presets import read as read_preset
 from mmpolicy.ab.run.scope import HOST
-from mmpolicy.bench.calibrate import measure
 from mmpolicy.control.bindings import profile_of_cgroup
 from mmpolicy.control.counters import rates
 from mmpolicy.control.keys import DEFAULT
@@ -17,7 +16,7 @@ from mmpolicy.control.trials import SYSTEMD
 from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 from mmpolicy.host import evidence
-from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
+from mmpolicy.host.calibration import Calibration
 from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids, charging
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.huge import read_stat
@@ -35,8 +34,7 @@ from mmpolicy.memory.reach import Reach
 from mmpolicy.memory.survey import FIGURES, Row, Survey
 from mmpolicy.memory.trim import check_possible, modes
 from mmpolicy.memory.worth import Here, Seen, Way
-from mmpolicy.render import progress_line
-from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, module_here, watch
+from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, fault_costs, module_here, watch
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
@@ -105,7 +103,7 @@ def look(host: Host, path: str, seconds: float) -> Seen:
     if not any(cgroup_pids(host.tree, path)):
         hint = "start the service, and look while it works"
         raise Error(f"no process is in cgroup {path}", Exit.FAILED, hint)
-    costs, cost_from = _costs(host)
+    costs, cost_from = fault_costs(host)
     survey, pressure = Survey(host.tree, SHARE, within=path), Pressure(host, WAITING)
     before = _count(host, path)
     watch(host, survey, seconds)
@@ -151,16 +149,6 @@ def look(host: Host, path: str, seconds: float) -> Seen:
         compactions=compactions,
         not_now=short or not_now(host, own_service(path)),
     )
-
-
-def _costs(host: Host) -> tuple[Calibration, str]:
-    """Return the cost of a page fault, and its source: `calibrate`, or a measurement made now."""
-    kept = read_calibration(host.tree)
-    if kept:
-        return kept, "mmpolicy calibrate"
-    found = measure([PAGE], lambda _size: None, lambda seconds: progress_line(
-        f"measures the cost of a fault: {seconds:.0f} s", is_last=False))  # fmt: skip
-    return Calibration(found), "single pages, measured now; mmpolicy calibrate measures all sizes"
 
 
 def _risen(before: Counted, after: Counted, event: str) -> float:

@@ -50,7 +50,7 @@ from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space
 from mmpolicy.memory.survey import read_usage
 from mmpolicy.memory.worth import BEFORE_AND_AFTER, ONCE
-from mmpolicy.render import duration, progress_line
+from mmpolicy.render import duration, own_line, progress_line
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
@@ -403,7 +403,7 @@ class _Run:
         """Measure `parts` further parts, and add them to the level."""
         last = self._sample()
         level.began = level.began or last[1].t
-        try:
+        with own_line():
             for left in range(parts, 0, -1):
                 left_s = left * self.wish.seconds / PARTS
                 progress_line(f"{self.doing}: {left_s:.0f} s of it to go", is_last=False)
@@ -422,8 +422,6 @@ class _Run:
                 level.cpu.append(used / seconds / (work or 1.0))
                 level.memory.append(self._private_kib())
                 last = now
-        finally:
-            progress_line("", is_last=False)
         level.ended = last[1].t
         return level
 
