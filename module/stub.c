@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Built in place of the module on a kernel with neither the mm_policy hooks nor
- * the options for ftrace. Loading it only prints the reason.
+ * Built in place of the module for a kernel that the module cannot run on, such
+ * as one with neither the mm_policy hooks nor the options for ftrace. Loading
+ * the stub prints the reason and fails.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -17,8 +17,8 @@
  *	latter case the shadow would have mapped the folio in an earlier
  *	fault, and this fault would not have happened.
  * @MMP_MADE: the shadow would have allocated a large folio in this fault
- * @MMP_UNCOUNTED: this fault asks the policy twice, and only the other call is
- *	counted
+ * @MMP_UNCOUNTED: not counted: this fault asks the policy twice, and the other
+ *	call is counted; or the fault is a swap-in
  */
 enum mmp_fate {
 	MMP_SPARED,

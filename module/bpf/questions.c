@@ -15,7 +15,8 @@
 #include "told.h"
 
 /*
- * Counts present pages (@used: present and used pages) among @pages. Pages outside the VMA do
+ * Counts the present pages among @pages pages, of which the first lies @first pages after the
+ * page of the fault. If @used, counts only pages that were also used. Pages outside the VMA do
  * not count.
  */
 static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool used)
@@ -44,7 +45,7 @@ static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 page
 }
 
 /*
- * Returns true if a 64 kB block has @least used pages. If 14 of 16 pages are
+ * Returns true if a 64 kB block has at least @least used pages. If 14 of 16 pages are
  * used, at least one of pages 5, 10 and 15 is present, so testing these three
  * rejects most blocks quickly.
  */

@@ -139,11 +139,11 @@ void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 	counted_at = point;
 	first_counter = first;
 	/*
-	 * Clears start times left by probes that ran after the point was
+	 * Clears start times that probes have stored after the point was
 	 * switched off.
 	 */
 	memset(&mmp_effort_stamps, 0, sizeof(mmp_effort_stamps));
 	err = mmp_listen(events);
 	if (err)
-		pr_warn("thp_gfp: efforts and stalls are not counted, error %d\n", err);
+		pr_warn("thp_gfp: cannot attach to tracepoints (error %d), efforts and stalls are not counted\n", err);
 }
