@@ -14,7 +14,7 @@ static int __init mmp_init(void)
 #ifdef MMP_NOT_BUILT
 	pr_err("the module could not be built for this kernel: see make.log below /var/lib/dkms/mmpolicy\n");
 #elif PAGE_SHIFT != 12
-	pr_err("pages of this kernel have %lu kB, those that the module needs have 4 kB\n",
+	pr_err("the pages of this kernel have %lu kB, and the module needs pages of 4 kB\n",
 	       PAGE_SIZE / 1024);
 #else
 	pr_err("this kernel has neither CONFIG_MM_POLICY (see kernel-hooks/) nor all options that the module needs without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, SMP, TRANSPARENT_HUGEPAGE\n");

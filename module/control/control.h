@@ -121,9 +121,9 @@ void mmp_debugfs_remove(struct mmp_profile *profile);
 /**
  * struct mmp_dir - the directory of a profile, a point, or one of its policies
  * @kobj: the directory
- * @node: in mmp_profile.dirs
+ * @node: link in mmp_profile.dirs
  * @profile: the profile that the directory belongs to
- * @point: which point
+ * @point: the point; 0, and unused, in the directory of a profile
  */
 struct mmp_dir {
 	struct kobject kobj;

@@ -375,7 +375,8 @@ int mmp_profile_delete(const char *name)
 }
 
 /**
- * mmp_profiles_gone - take over the deleted profiles, to remove their files
+ * mmp_profiles_gone - move all deleted profiles to a list, to remove their
+ * files
  * @list: receives the profiles
  */
 void mmp_profiles_gone(struct list_head *list)

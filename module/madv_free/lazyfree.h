@@ -124,7 +124,7 @@ struct mmp_lazy_ops {
  * @pages: upper bound of lazily freed pages: the sum over @areas, plus pages
  *	whose set was full
  * @looks: page table entries that calls may still read in recounts
- * @hand: the area that was recounted last
+ * @hand: index in @areas of the area that was recounted last
  * @changes: number of additions to an area so far
  * @calls: the last call of each task, which may still run
  * @areas: address of an area, the number of its last change, and the upper

@@ -326,7 +326,7 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long why, unsigned long asked);
 notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf);
 vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer);
-int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);	/* same as __pte_alloc() */
+int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);	/* has the type of __pte_alloc() */
 bool mmp_wants_huge(struct vm_fault *vmf);
 vm_fault_t mmp_replace_huge(struct vm_fault *vmf);
 notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf);

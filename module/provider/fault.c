@@ -38,9 +38,9 @@ DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
 DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
 
 /*
- * Returns true if a policy or shadow policy decides for this task. If not, this
- * CPU caches that until bindings, arms of the experiment or settings change,
- * and the task's next faults return early.
+ * Returns true if this task has a policy or a shadow policy, or if faults are
+ * timed. If not, this CPU caches that until bindings, arms of the experiment or
+ * settings change, and the task's next faults return early.
  */
 static bool decides(const struct mm_struct *mm)
 {
@@ -373,7 +373,7 @@ static noinline void fault_prepare(struct vm_fault *vmf, unsigned long answer)
 	question_note(vmf, answer & ~MMP_TOLD);
 }
 
-/* Returns true if fault_prepare() has something to do. */
+/* Returns true if the fault must first allocate a page table or an anon_vma, which may sleep. */
 static __always_inline bool needs_to_prepare(const struct vm_fault *vmf)
 {
 	const struct vm_area_struct *vma = vmf->vma;

@@ -352,8 +352,8 @@ void mmp_sizes_closed(void)
 }
 
 /**
- * mmp_sizes_follow - take over writes to files that began before the files
- * called the module
+ * mmp_sizes_follow - adopt settings from writes to the sysfs files that began
+ * before these files called the module
  *
  * Context: when every task calls the module, and then periodically; takes a
  * spinlock.
