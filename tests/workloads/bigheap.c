@@ -41,7 +41,10 @@ static bool wanted(size_t page, const char *how)
 	return !strcmp(how, "full") || page % HUGE < strtoul(how, NULL, 10);
 }
 
-/* The next page depends on this one. All words but the first may be written. */
+/*
+ * Checks the first word of a page, and writes another word in one access of four. Mixes the first
+ * word into @rng, so the next access depends on this one.
+ */
 static uint64_t access_one(char *memory, size_t page, uint64_t *rng)
 {
 	uint64_t *words = (uint64_t *)(memory + page * PAGE);

@@ -14,7 +14,7 @@
 
 #include "basics.h"
 
-#define PROGRAM	9	/* its file descriptor */
+#define PROGRAM	9	/* file descriptor of the BPF program */
 
 static char *read_all(const char *path)
 {
@@ -34,7 +34,7 @@ static char *read_all(const char *path)
 	return text;
 }
 
-/* Returns the size of a type beyond its head. */
+/* Returns the bytes that follow struct btf_type in the BTF of a type. */
 static size_t more(const struct btf_type *type)
 {
 	static const size_t each[NR_BTF_KINDS] = {

@@ -36,7 +36,7 @@ static void fill(size_t from, size_t to)
 
 	while (size < to - from)
 		size *= 2;
-	/* an odd step visits all of a power of two */
+	/* an odd step visits each of @size pages once, as @size is a power of two */
 	for (n = 0, at = 0; n < size; n++, at = (at + step * 4099) & (size - 1)) {
 		if (from + at >= to)
 			continue;

@@ -27,7 +27,7 @@
 
 static volatile uint64_t *area;
 static size_t nr_pages;
-static struct { uint64_t ticks; unsigned long faults, kb; } *result;	/* children write it too */
+static struct { uint64_t ticks; unsigned long faults, kb; } *result;	/* shared with children */
 
 static volatile uint64_t *word(size_t page) { return area + page * (PAGE / 8); }
 
@@ -37,7 +37,7 @@ static void write_all(size_t step, uint64_t value)
 		*word(i) = value + i;
 }
 
-/* Every page has its value: one page in @step has @value, the rest has @others. */
+/* Checks that the first word of page i is @value + i in one page of @step, else @others + i. */
 static void verify(size_t step, uint64_t value, uint64_t others)
 {
 	for (size_t i = 0; i < nr_pages; i++) {
@@ -58,7 +58,7 @@ static unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-/* Without stdio, whose buffer would count. */
+/* Returns private memory in kB. Uses no stdio, as its buffer would count. */
 static unsigned long private_kb(void)
 {
 	static char text[4096];
@@ -129,7 +129,7 @@ static void run_forked(size_t step)
 static void run_child(void) { run_forked(1); }
 static void run_sparse(void) { run_forked(16); }
 
-/* Unwritten pages are empty. */
+/* Reads pages that were not written (all of them if @step is 0), and checks that they hold 0. */
 static void read_empty(size_t step)
 {
 	for (size_t i = 0; i < nr_pages; i++)
@@ -198,7 +198,7 @@ static void (*find(const char *name))(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		if (!strcmp(name, cases[i].name))
 			return cases[i].run;
-	fprintf(stderr, "what is %s?\n", name);
+	fprintf(stderr, "unknown case %s\n", name);
 	exit(2);
 }
 
