@@ -51,7 +51,7 @@ static struct mmp_knob knobs[] = {
 
 /*
  * ---- Filters. A filter reads a few page table entries of each block or group
- * near the fault; one of these callbacks selects the entries.
+ * near the fault; a callback selects the entries.
  */
 
 typedef unsigned long anon_order_look(const pte_t *pte, unsigned int nr);

@@ -95,7 +95,7 @@ static inline struct mmp_decision mmp_mlock_override(const struct mmp_policy *po
 }
 
 enum mmp_page {
-	MMP_EMPTY,	/* nothing there */
+	MMP_EMPTY,	/* not present: never touched, or swapped out */
 	MMP_MAPPED,	/* present, accessed bit clear */
 	MMP_USED,	/* present, accessed bit set */
 };

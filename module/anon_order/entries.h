@@ -98,10 +98,10 @@ static __always_inline bool block_is_used(const pte_t *pte)
 /*
  * Returns true if the page with index @page is neither the first nor the last
  * one of a folio, which has at least four pages. The module clears the accessed
- * bit only of these two pages of a new folio. So an inner page with a clear bit
- * was aged by other code, such as reclaim, DAMON or clear_refs, and clear bits
- * around it say nothing about use. Nor does a clear bit in a folded block, as
- * the module clears none there.
+ * bit only of the first and last page of a new folio. So an inner page with a
+ * clear bit was aged by other code, such as reclaim, DAMON or clear_refs, and
+ * clear bits around it say nothing about use. Nor does a clear bit in a folded
+ * block, as the module clears none there.
  */
 static __always_inline bool is_inner(unsigned int page)
 {

@@ -138,7 +138,7 @@ struct mmp_compaction {
 
 /**
  * struct mmp_bpf_knob - knob declared by a program
- * @name: name in sysfs; empty if there is none
+ * @name: name in sysfs; empty if the program declares no knob here
  * @unit: unit of the value
  * @meaning: purpose of the knob, in one line
  * @min: smallest value accepted

@@ -171,7 +171,8 @@ void mmp_reset_on_expiry(unsigned int ms)
 	reset_begin();
 	mmp_latch(true);
 	WRITE_ONCE(expiry_to_do, true);
-	pr_warn("lease of %u ms expired: all points are stock, and writes fail until 1 is written to /sys/kernel/mmpolicy/reset\n", ms);
+	pr_warn("lease of %u ms expired: all points are stock, and writes fail until 1 is written to /sys/kernel/mmpolicy/reset\n",
+		ms);
 	queue_work(mmp_unbound_wq, &tidying);
 }
 

@@ -176,7 +176,7 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 
 /*
  * Marks a fault as a swap-in when do_swap_page() begins. The policy is asked
- * only if the kernel asks for sizes there.
+ * later, and only if do_swap_page() asks for sizes.
  */
 notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
 {

@@ -36,8 +36,8 @@ static u32 now(bool *timed)
 }
 
 /*
- * Returns the number of blocks timed until the next nap, and checks the length
- * of the nap.
+ * Returns the number of blocks timed until the next nap (a run of untimed
+ * refills), and checks the length of the nap.
  */
 static double timed_blocks(void)
 {
@@ -83,8 +83,8 @@ static void sixty_four_is_best(void)
 }
 
 /*
- * As above, with costs in sixteenths of a tick; any other size costs at least
- * twice as much.
+ * Like sixty_four_is_best(), with costs in sixteenths of a tick. Each other
+ * size costs at least twice as much.
  */
 static void sixty_four_is_best_by_sixteenths(int usual)
 {
@@ -101,8 +101,8 @@ static void sixty_four_is_best_by_sixteenths(int usual)
 }
 
 /*
- * After it has moved, it compares after one block at rest, then after two,
- * three, and always five.
+ * After a move to another size, the policy rests for one block before it
+ * compares again, then for two, three, and from then on always five.
  */
 TEST(climb_rests_longer_and_longer)
 {

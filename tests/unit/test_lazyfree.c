@@ -533,8 +533,8 @@ TEST(lazyfree_looks_are_spent_once)
 }
 
 /*
- * 64 tasks can have calls at a time. Another one is refused until one of them
- * has ended.
+ * The calls of 64 tasks are recorded. A call of one more task is refused until
+ * one of these calls has ended.
  */
 TEST(lazyfree_many_tasks)
 {
@@ -560,7 +560,7 @@ TEST(lazyfree_waits_for_calls)
 	begin(&mm);
 	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LIMIT);
-	all_ended = true;	/* and all its pages were written to again */
+	all_ended = true;	/* the first call, whose pages were written to again */
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 150);
 	all_ended = false;
@@ -578,8 +578,8 @@ TEST(lazyfree_busy_areas_cost_looks)
 	asked_who_ended = 0;
 	EXPECT(ask(&mm, 2, MMP_AREA_PAGES, 150, 200, false), ==, MMP_ANSWER_LIMIT);
 	/*
-	 * One step costs each of the eight slots of its set, and the busy area
-	 * costs 64.
+	 * Each round costs 8 reads, one per slot of the set, and 64 for the
+	 * busy area. So the call comes to this area 136 times.
 	 */
 	EXPECT(asked_who_ended, ==, 136);
 	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
@@ -684,8 +684,8 @@ TEST(lazyfree_slots_that_are_empty_now)
 }
 
 /*
- * If one area of a set becomes empty, the other one stays in the set, and is
- * recounted.
+ * If one area of a set becomes empty, the set's other area stays in the set,
+ * and is still recounted.
  */
 TEST(lazyfree_another_area_of_the_set_stays)
 {

@@ -17,7 +17,7 @@
  *
  * A virtual machine stalls a task regardless of locks: the program, or a reader that has its lock.
  * So each CPU has a control: a process of its own, first on that CPU, that wakes up four times a
- * millisecond and makes an mmap(), too. While that is late, the CPU has stalled.
+ * millisecond and calls mmap(), too. If the control wakes up late, its CPU has stalled.
  */
 #define _GNU_SOURCE
 #include <sched.h>

@@ -25,7 +25,7 @@
 #define PAGES		1024UL		/* a page table, and two halves */
 #define MAX_RUN		48UL
 #define MAX_DEPTH	4
-#define OTHERS		(PAGE - 2)	/* offset in each page of the other thread's byte */
+#define OTHERS		(PAGE - 2)	/* offset in a page: byte that the other thread writes */
 #define PMD		(2UL << 20)
 
 /* Of the kernel's gup_test. */

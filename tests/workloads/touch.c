@@ -184,7 +184,7 @@ static void some_of(struct area a)
 static const struct pattern {
 	const char *name;
 	void (*first)(struct area a);
-	void (*second)(struct area a);	/* on the other half, if any */
+	void (*second)(struct area a);	/* for the second half of the area, or NULL */
 } patterns[] = {
 	{ "forward", forward },
 	{ "backward", backward },
