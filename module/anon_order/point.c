@@ -167,7 +167,7 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 
 	if (shadow) {
 		anon_order_ask_shadow(vmf, site);
-		/* a shadow's answer must not apply to later faults */
+		/* The shadow's answers in advance must not apply to later faults. */
 		mmp_answer_ahead(0, MMP_CAP);
 	}
 	if (!policy) {

@@ -81,7 +81,7 @@ static noinline u32 bpf_show(const struct mmp_fault *fault, const char *question
 
 __bpf_kfunc_start_defs();
 
-/* Counts present and used pages among @pages, starting @first pages from the fault. */
+/* Counts used pages among @pages pages, of which the first is @first pages after the fault. */
 __bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages)
 {
 	if (trace_mmpolicy_bpf_question_enabled())
@@ -89,7 +89,7 @@ __bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages
 	return bpf_count(fault, first, pages, true);
 }
 
-/* Counts present pages among @pages, starting @first pages from the fault. */
+/* Counts present pages among @pages pages, of which the first is @first pages after the fault. */
 __bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages)
 {
 	if (trace_mmpolicy_bpf_question_enabled())

@@ -35,7 +35,7 @@
 #define MIN_PAIRS	10	/* no decision before this many pairs */
 /* at this many pairs, all sums are halved, so older pairs weigh less */
 #define MAX_PAIRS	256
-#define SURE		9	/* required distance from zero, squared: 3 standard errors */
+#define SURE		9	/* a sum is sure beyond 3 standard errors; this is 3 squared */
 #define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
@@ -171,7 +171,8 @@ static bool bulk_is_sure(const struct trial *trial, s64 least)
 }
 
 /*
- * Moves to the other size if that is cheaper, or smaller and no more expensive.
+ * Ends a comparison once its result is sure: moves to the other size if that is
+ * cheaper, or smaller and no more expensive, else rests.
  */
 static void bulk_judge(struct climb *c)
 {

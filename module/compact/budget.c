@@ -70,7 +70,8 @@ static u64 budget_percent_of(struct zone *zone, u32 percent)
 }
 
 /*
- * Returns true if enough memory became free that another attempt may succeed.
+ * Returns true if so much memory has become free since the last attempt that
+ * another one may succeed.
  */
 static bool budget_has_changed(const struct mmp_account *account, struct zone *zone,
 			       const u32 *knob)

@@ -17,7 +17,7 @@ struct knob_dir {
 	const struct mmp_knob *knob;
 };
 
-static LIST_HEAD(knob_dirs);	/* parents first */
+static LIST_HEAD(knob_dirs);	/* all directories, parents first */
 
 struct knob_file {
 	struct attribute attr;

@@ -55,7 +55,7 @@ static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* protected by keeping */
  */
 static void tracked_keep(struct work_struct *work);
 static DECLARE_DELAYED_WORK(keeper, tracked_keep);
-static unsigned long tidied;	/* in jiffies */
+static unsigned long tidied;	/* jiffies at the last tracked_tidy_all() */
 
 /*
  * Returns true if a task has left madvise(): it has exited, or it sleeps

@@ -35,7 +35,7 @@ static unsigned long wanted;		/* points whose hooks are requested */
 static unsigned long called;
 /* the point that the worker attaches or detaches now; -1: none */
 static int at = -1;
-static bool busy;			/* true while a request is not done */
+static bool busy;			/* true while a request is pending or in progress */
 static int failed[MM_POLICY_POINTS];	/* errno of the last attempt */
 static unsigned long opened;		/* bitmap of orders that policies may request */
 

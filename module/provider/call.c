@@ -147,7 +147,7 @@ static void call_keep(struct mmp_call *call, int err)
 {
 	__module_get(THIS_MODULE);
 	WRITE_ONCE(call->stuck, true);
-	if (err != -EFAULT)	/* watch.c reports this errno */
+	if (err != -EFAULT)	/* -EFAULT: a call is missing, which watch.c reports */
 		pr_err("ftrace cannot detach the call from %s (error %d), so the module stays loaded\n",
 		       mmp_found_name(call->need[0]), err);
 }
@@ -266,6 +266,6 @@ void mmp_call_end(struct mmp_call *call)
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
 	if (err) {
 		call_keep(call, err);
-		synchronize_rcu_tasks();	/* wait as in the case without an error */
+		synchronize_rcu_tasks();	/* ftrace has not waited, so wait here */
 	}
 }

@@ -15,7 +15,7 @@
 #include <linux/rcupdate.h>
 #include <linux/static_call.h>
 
-#include <linux/compaction.h>	/* takes mm.h for granted */
+#include <linux/compaction.h>	/* needs mm.h to be included before */
 
 #include "../arch/site.h"
 #include "../compat.h"
@@ -60,7 +60,7 @@ enum mmp_need {
 
 /* Variants: differences between kernels that the module must follow */
 enum mmp_way {
-	/* first argument of the collapsing function is the address */
+	/* the hooked function that collapses gets the address as first argument */
 	MMP_WAY_COLLAPSE_ADDRESS_FIRST,
 	MMP_WAY_NODE_RECLAIM_COUNTS,	/* node_reclaim() returns a number of pages */
 	MMP_WAY_MADVISE_IN_ONE,		/* one structure holds all arguments of madvise() */

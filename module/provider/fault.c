@@ -158,9 +158,9 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	rcu_lock_acquire(&rcu_lock_map);
 	__this_cpu_write(mmp_ahead, 0);
 	if (mmp_is_asked(MM_POLICY_ANON_ORDER)) {
-		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no table */
+		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no page table */
 		    !mmp_pmd_size_asked(vmf->vma))
-			/* policies expect a PMD question first */
+			/* policies expect to be asked for PMD size first */
 			mmp_anon_orders(vmf, MM_POLICY_PMD);
 		answer = mmp_anon_orders(vmf, MM_POLICY_PTE);
 	}

@@ -56,7 +56,7 @@ static struct {
 
 int mmp_offset[MMP_NEEDS] __read_mostly;
 
-static u32 ways;	/* bitmap of the variants of this kernel */
+static u32 ways;	/* bitmap of enum mmp_way: variants of this kernel */
 
 #define for_each_one(one, need)						\
 	for ((one) = (need)->one;					\

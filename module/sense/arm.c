@@ -8,7 +8,7 @@
 
 #include "arm.h"
 
-#define MAX_PROBES	32	/* slots tried in the set of units */
+#define MAX_PROBES	32	/* most slots of the set of units that are tried for one unit */
 
 struct mmp_experiment __rcu *mmp_running;
 

@@ -113,7 +113,7 @@ class Results:
         found = json.loads(path.read_text())
         for key, value in {**about, "bench": bench}.items():
             if {**found["about"], "bench": found["bench"]}.get(key) != value:
-                raise BenchError(f"{path} has another {key}: remove it, or name another file")
+                raise BenchError(f"{path}: another {key}: remove it, or give another name")
         samples = [Sample(**sample) for sample in found["samples"]]
         return cls(bench, found["about"], samples)
 

@@ -23,7 +23,7 @@
 #define SIM_TABLE	512UL			/* pages of a page table */
 #define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
 #define SIM_PUDS	128			/* pages of PMDs, made when needed */
-#define SIM_PAGES	(2 * SIM_PUD)		/* enough for tests without a recording */
+#define SIM_PAGES	(2 * SIM_PUD)		/* address space of tests without recordings */
 #define SIM_KNOBS	8
 
 struct mm_struct {

@@ -242,7 +242,7 @@ TEST(climb_takes_less_than_a_128th_for_nothing)
 {
 	static const struct {
 		u32 size;
-		int more;	/* of 1000 ticks */
+		int more;	/* more ticks than the usual 1000 */
 		bool goes;
 	} cases[] = {
 		{ 128, 0, false }, { 128, -6, false }, { 32, 10, false },

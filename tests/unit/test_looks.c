@@ -15,11 +15,11 @@ enum { MAX_ORDER };
 
 static const struct {
 	const char *near;
-	unsigned long used, pages;	/* used pages near the fault: first, number */
+	unsigned long used, pages;	/* used pages near the fault: first one, number */
 	unsigned long fault;
 	u32 max_order;
 	unsigned int looks, order;
-	unsigned long start, end;	/* of the VMA */
+	unsigned long start, end;	/* first page of the VMA, and the page after it */
 	unsigned long there;		/* a page that is present and not used; 0: none */
 } cases[] = {
 	/* Most faults need 8 reads, one per place nearby; streams also read a whole block. */

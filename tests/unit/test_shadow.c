@@ -135,7 +135,7 @@ static struct cost cost_of(const struct mmp_policy *policy, u32 cap, walk *walk)
 
 	sim_init(&sim, policy);
 	sim.knob[0] = cap;
-	sim.crowded = true;	/* each fault asks once */
+	sim.crowded = true;	/* then ask() asks the policy once per fault */
 	walk(&sim);
 	cost = (struct cost){ sim.faults, sim_used(&sim) };
 	sim_free(&sim);

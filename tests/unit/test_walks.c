@@ -341,7 +341,7 @@ static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsig
 	for (i = 0; i < AREA; i++) {
 		unsigned long at = i / streams;
 
-		if (mixed)	/* 7 is prime to the 32 blocks of a table */
+		if (mixed)	/* another order: 7 is coprime to the 32 blocks */
 			at = (at & -SIM_TABLE) + at % SIM_TABLE / 16 * 7 % 32 * 16 + at % 16;
 		sim_touch(&sim, START + i % streams * part + at);
 		if (period && i % period == period - 1)

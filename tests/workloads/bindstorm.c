@@ -21,7 +21,7 @@
 #define ROOT		"/sys/kernel/mmpolicy/"
 #define CGROUPS		"/sys/fs/cgroup/storm"
 #define PROFILES	4
-#define CGROUP_NAMES	4	/* on each of two levels */
+#define CGROUP_NAMES	4	/* cgroups on each of two levels */
 #define WORKERS		3
 #define PAGES		512UL
 

@@ -24,7 +24,7 @@
 
 #include "model.h"
 
-#define WORKERS		8	/* at most */
+#define WORKERS		8	/* largest number of workers */
 #define PER_ROUND	400	/* writes per worker */
 #define ROOM		8192	/* bytes of the longest text */
 #define CGROUPS_ROOT	"/sys/fs/cgroup/fuzz"

@@ -33,7 +33,7 @@
 enum { EMPTY, WRITTEN, FREED };
 
 static atomic_ulong mismatches, writes, frees, discards, drops, children;
-static size_t pages = MAX_PAGES;	/* of each thread */
+static size_t pages = MAX_PAGES;	/* number of pages of each thread */
 static time_t deadline;
 
 struct state {

@@ -39,7 +39,7 @@ static pthread_barrier_t start;
 struct worker {
 	pthread_t id;
 	uint64_t rng;
-	uint64_t begin, end;	/* in ticks, of the measured part */
+	uint64_t begin, end;	/* ticks at the begin and end of the measured part */
 	unsigned long mismatches;
 	struct {
 		char *at;

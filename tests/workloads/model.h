@@ -39,11 +39,11 @@ struct profile {
 };
 
 struct object {
-	uint64_t id;		/* 0: none */
-	int profile;		/* of its binding, or NONE */
+	uint64_t id;		/* PID or cgroup id; 0: none */
+	int profile;		/* index of the profile that it is bound to, or NONE */
 };
 
-enum { PROCESSES, CGROUPS, KINDS };	/* the first process is the worker itself */
+enum { PROCESSES, CGROUPS, KINDS };	/* object[PROCESSES][0] is the worker itself */
 
 struct experiment {
 	int arm[2];
@@ -60,7 +60,7 @@ struct model {
 	uint64_t lease_ms;
 };
 
-static bool *latched;		/* the lease has expired; shared by all */
+static bool *latched;		/* true after the lease has expired; shared by all processes */
 
 /* ---- Discovery */
 
@@ -416,7 +416,7 @@ static inline int model_lease(struct model *m, const struct text *t)
 	if (*latched)
 		return EBUSY;
 	if (value && value < 3600000)
-		return NONE;	/* it would expire */
+		return NONE;	/* the lease would expire during the test */
 	m->lease_ms = value;
 	return 0;
 }

@@ -21,7 +21,7 @@
 #define MAX_NODES	8
 #define MAX_LINES	512
 
-static char *area;		/* of the last map */
+static char *area;		/* the area that the last "map" has mapped */
 static size_t area_bytes;
 
 static size_t mib(const char *arg) { return strtoul(arg, NULL, 0) * MIB; }

@@ -130,7 +130,7 @@ static long faults(void)
 	return after.ru_minflt - before.ru_minflt;
 }
 
-static unsigned int children[2];	/* by whether they inherit their parent's binding */
+static unsigned int children[2];	/* children: [1] with the binding, [0] without */
 
 /* Forks a child, and counts whether it inherits this process's binding (to "never"). */
 static int do_fork(char *unused)
@@ -237,7 +237,7 @@ int main(int argc, char **argv)
 		failed += err != 0;
 		tolerated += !err && reached;
 		if (err)
-			must(act, argv[2]);	/* it works after a failure */
+			must(act, argv[2]);	/* DO must still work after the failure */
 	}
 	must(undo, argv[4]);
 	same(look(), &before, "in the end", 0);

@@ -23,7 +23,7 @@
 
 static char *area;
 static size_t nr_pages;
-static uint64_t model[MAX_PAGES];	/* GONE: unreadable */
+static uint64_t model[MAX_PAGES];	/* expected first word by page; GONE: unmapped */
 static uint64_t serial = 1;
 
 static void check(int failed, const char *what)

@@ -38,10 +38,10 @@
 #define FRAME		1514	/* the largest frame, so that each one takes a page */
 #define NUMBERS		16	/* words that identify a packet */
 #define KEY		2654435761u
-#define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 */
+#define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 modulo 2^32 */
 #define BUFFER		(256 << 20)
 #define BURST		100
-#define PATIENCE	20	/* seconds */
+#define PATIENCE	20	/* seconds to wait for packets */
 
 struct headers {
 	struct ethhdr eth;

@@ -176,7 +176,7 @@ static void *map(size_t bytes)
 	return p;
 }
 
-/* One round, in memory that begins and ends on a PMD. */
+/* Runs one round in new memory that is aligned to PMD size. */
 static void run_round(void (*run)(void))
 {
 	size_t bytes = nr_pages * PAGE + PMD;

@@ -22,7 +22,7 @@
 
 #include "basics.h"
 
-#define PAGES		1024UL		/* a page table, and two halves */
+#define PAGES		1024UL		/* the area: half a page table, a whole one, a half */
 #define MAX_RUN		48UL
 #define MAX_DEPTH	4
 #define OTHERS		(PAGE - 2)	/* offset in a page: byte that the other thread writes */
@@ -36,7 +36,7 @@ struct longterm { uint64_t addr, size; uint32_t flags; };
 
 static unsigned char *area, *copy;
 static unsigned char *scratch;		/* MAX_RUN pages, outside the area */
-static bool lazy[PAGES];		/* freed by MADV_FREE: old or empty */
+static bool lazy[PAGES];		/* pages freed by MADV_FREE: their contents are old or 0 */
 static uint64_t rng;
 static int depth, mem_fd, gup_fd, disk_fd, pagemap_fd, self_fd;
 static const char *operation = "none";
@@ -183,7 +183,7 @@ static void emptied_by(struct run r)
 	memset(lazy + r.first, 0, r.nr);
 }
 
-/* New bytes for some pages, in scratch and in the copy; the last byte of a page is not 0. */
+/* Writes new bytes for the run to scratch and to the copy; the last byte of a page is not 0. */
 static void make_bytes(struct run r)
 {
 	uint64_t *word = (uint64_t *)scratch, first = below(~0UL);

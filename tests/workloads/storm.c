@@ -35,9 +35,9 @@
 #include "basics.h"
 
 #define PROFILES	"/sys/kernel/mmpolicy/profiles"
-#define MAX_PAGES	3000UL	/* of one area */
+#define MAX_PAGES	3000UL	/* most pages of an area */
 #define DEADLINE_S	5000		/* long, as the guest's clock may jump */
-#define PAUSE_US	1000000		/* on average */
+#define PAUSE_US	1000000		/* mean pause with "briefly" */
 #define BRIEF_PAGES	512UL		/* pages that the hog renews at a time */
 #define BRIEF_COMPACT	8		/* one in this many parts of the hog also compacts */
 #define LEAST		19	/* lowest priority */

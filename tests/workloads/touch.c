@@ -24,14 +24,14 @@
 #define STREAMS		4
 
 struct area {
-	volatile uint64_t *page;	/* as words; page i is at i * WORDS */
+	volatile uint64_t *page;	/* pointer to words; page i begins at word i * WORDS */
 	size_t pages;
 };
 
 #define WORDS		(PAGE / sizeof(uint64_t))
 
 static unsigned long touched;
-static unsigned char seen[1 << 20];	/* of random_quarter, a byte a page */
+static unsigned char seen[1 << 20];	/* pages touched by random_quarter and skewed */
 static uint64_t rng = SEED;
 
 static void touch(struct area a, size_t i)
@@ -437,7 +437,7 @@ int main(int argc, char **argv)
 	if (rounds < 1 || rounds > MAX_ROUNDS || !a.pages)
 		find("");
 	setrlimit(RLIMIT_STACK, &stack);
-	memset(seen, 1, sizeof(seen));	/* takes its faults now */
+	memset(seen, 1, sizeof(seen));	/* so that its own faults are not measured */
 	while (rounds--)
 		run_once(&a, p);
 	if (!strcmp(p->name, "threads"))

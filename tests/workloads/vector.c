@@ -141,7 +141,7 @@ static void measure(const char *name, void (*free_all)(int), int advice)
 	verify();
 }
 
-/* A foreign process is refused, and so is everything after the first wrong range. */
+/* Checks that another process is refused, and all ranges from the first wrong one on. */
 static void refused(int advice)
 {
 	struct iovec third = ranges[2];

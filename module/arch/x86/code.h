@@ -40,8 +40,8 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 {
 	switch (opcode) {
 	/*
-	 * Patched for static keys, static calls, ftrace, return thunks,
-	 * retpolines
+	 * The kernel patches these for static keys, static calls, ftrace,
+	 * return thunks and retpolines.
 	 */
 	case 0x90: case MMP_TWO_BYTES(0x1e): case MMP_TWO_BYTES(0x1f):	/* NOP, ENDBR */
 	case 0xcc:							/* INT3 */
