@@ -134,9 +134,9 @@ static inline struct count count_pages(const pte_t *pte, unsigned int nr)
 
 /*
  * Classifies a block of 64 kB. %MMP_USED: at least @least of its 16 pages are
- * present, with both ends, and all present pages were used. %MMP_MAPPED: pages
- * were allocated and not all used. %MMP_EMPTY: the block says nothing about
- * use.
+ * present, including the first and the last, and all present pages were used.
+ * %MMP_MAPPED: some present pages were not used. %MMP_EMPTY: the entries do not
+ * show whether the block is used.
  */
 static inline enum mmp_page block_of(const pte_t *pte, unsigned int least)
 {

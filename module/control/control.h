@@ -38,7 +38,7 @@ struct mmp_parts {
 	struct mmp_policy *const *policies;
 };
 
-/* settings.c: all settings, and their index in a snapshot */
+/* settings.c: the module's points and policies, and the stock settings */
 extern const struct mmp_parts *mmp_parts;
 extern struct mmp_settings *mmp_stock;
 int mmp_settings_init(const struct mmp_parts *parts);

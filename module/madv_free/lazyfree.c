@@ -230,8 +230,9 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 }
 
 /*
- * Adds @pages to their area; the sums include them already. If the area had
- * counted some pages before, subtracts those from the sums.
+ * Adds @pages to the count of their area. The sums include them already. A
+ * count is at most MMP_AREA_PAGES, so the excess is subtracted from the sums.
+ * Returns false if the table has no free slot for the area.
  */
 static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
 		     unsigned long *looks)

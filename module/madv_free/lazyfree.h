@@ -20,8 +20,8 @@
 #define MMP_AREA_PAGES	PTRS_PER_PTE
 
 /*
- * The table of areas takes 32 kB, and holds areas of 7 GB with lazily freed
- * pages.
+ * The table of areas has a size of 28 kB. It can count the lazily freed pages
+ * of 7 GB of address space, in areas of 2 MB.
  */
 #define MMP_LAZY_SETS	448
 #define MMP_LAZY_WAYS	8

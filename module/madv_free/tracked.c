@@ -59,7 +59,7 @@ static unsigned long tidied;	/* jiffies at the last tracked_tidy_all() */
 
 /*
  * Returns true if a task has left madvise(): it has exited, or it sleeps
- * interruptibly, while madvise() sleeps only for locks.
+ * interruptibly, which a task inside madvise() never does.
  */
 static bool tracked_call_ended(u32 pid)
 {

@@ -171,7 +171,7 @@ static void end_call(struct mmp_call *call, void (*then)(void))
 		then();
 }
 
-/* Detaches all calls of a point. Each call takes a grace period. */
+/* Detaches all calls of a point, and waits for a grace period for each call. */
 static void end_calls(enum mm_policy_point point)
 {
 	struct mmp_call *const *call = ways[point].call;

@@ -252,8 +252,8 @@ TEST(folios_not_used_to_their_end)
 }
 
 /*
- * Aged memory is no evidence: reclaim and other code also clear accessed bits
- * inside folios.
+ * A clear accessed bit inside a folio does not prove that the page is unused,
+ * because reclaim and other code also clear ("age") accessed bits.
  */
 TEST(aged_memory_nearby)
 {

@@ -112,7 +112,10 @@ TEST(a_walk_that_changes)
 	EXPECT(cost.pages, <=, order_0(dense_then_sparse).pages * 1.05);
 	EXPECT(cost.faults, <=, order_0(dense_then_sparse).faults);
 
-	/* A fixed order is ahead in the sparse half alone, by its waste. */
+	/*
+	 * A fixed order has fewer faults than adaptive only in the sparse half,
+	 * because it wastes memory there.
+	 */
 	cost = adaptive(4, sparse_then_dense);
 	EXPECT(cost.pages, <=, order_0(sparse_then_dense).pages * 1.02);
 	EXPECT(cost.faults, <=, best_fixed(4, sparse_then_dense).faults * 1.10);
@@ -354,7 +357,10 @@ static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsig
 	return faults;
 }
 
-/* Reclaim, DAMON and clear_refs age memory in ranges; that is no evidence of sparse use. */
+/*
+ * Reclaim, DAMON and clear_refs clear the accessed bits of whole ranges. The
+ * policy must not take these ranges for sparsely used memory.
+ */
 TEST(memory_that_others_age)
 {
 	unsigned long streams;

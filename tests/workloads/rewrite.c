@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * rewrite CASE [MIB [ROUNDS]]: writes to present memory, each round afresh, and verifies every
- * written word. Prints one JSON object: ticks (under icount instructions) of the median round;
- * faults of the last one, and the growth of private memory, in kB.
+ * rewrite CASE [MIB [ROUNDS]]: each round maps new memory, prepares it as CASE says, writes to
+ * pages, and verifies every written word. Prints one JSON object: the ticks of the median round
+ * (instructions under icount), and of the last round the faults and the growth of private memory
+ * in kB.
  *
- *	parent	all pages, after a child was forked and has exited
- *	child	all pages, in a child, while its parent has them too
- *	sparse	one page in 64 kB, in such a child
- *	read	all pages, each read before
- *	few	one page in 64 kB, each read before
- *	fresh	all pages of new memory
+ *	parent	writes all pages after a forked child has exited
+ *	child	writes all pages in a child that shares them with its parent
+ *	sparse	writes one page in 64 kB in a child that shares all pages with its parent
+ *	read	writes all pages after reading all of them
+ *	few	writes one page in 64 kB after reading all pages
+ *	fresh	writes all pages without a preparation
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

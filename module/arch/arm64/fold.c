@@ -67,7 +67,8 @@ static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struc
  * does without the module. The module clears no accessed bit in a folded block,
  * so the policy later sees the folio as used.
  *
- * Return: a value for mmp_unfold_end().
+ * Return: this CPU's number if blocks are to be mapped unfolded, otherwise -1;
+ * either value is to be passed to mmp_unfold_end().
  */
 int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
 {
