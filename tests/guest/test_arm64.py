@@ -128,7 +128,7 @@ def test_larger_pages(machines: Machines) -> None:
     guest = machines.get(LARGER_PAGES, mem="2G", cpus=2)
     assert must(guest, "python3 -c 'import mmap; print(mmap.PAGESIZE)'") == "16384\n"
     assert guest.run("modprobe mmpolicy untested=1").rc
-    assert "pages of this kernel have 16 kB, those that the module needs have 4 kB" in must(
+    assert "the pages of this kernel have 16 kB, and the module needs pages of 4 kB" in must(
         guest, "dmesg"
     )
     assert not must(guest, "grep ^mmpolicy /proc/modules || true")

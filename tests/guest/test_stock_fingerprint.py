@@ -166,7 +166,7 @@ def test_types_of_a_newer_kind(machines: Machines, stock: str) -> None:
     guest = machines.get(stock, cpus=2)
     must(guest, "modprobe mmpolicy_meddle newer=1; modprobe mmpolicy")
     points = must(guest, f"grep -h . {ROOT}/points/*").splitlines()
-    reason = "the kernel's BTF has a kind of type that is not known"
+    reason = "the kernel's BTF has a type of unknown kind"
     assert sum(reason in line for line in points) == 4 and "available" not in points
     must(guest, "rmmod mmpolicy mmpolicy_meddle; modprobe mmpolicy")
     assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
