@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Check whether both arms were treated alike: by their numbers of units in split, and by the seconds
-measured per block in switchback.
+"""Check whether both arms were treated alike: by their numbers of units in split, and by the
+seconds measured per block in switchback.
 """
 
 from __future__ import annotations

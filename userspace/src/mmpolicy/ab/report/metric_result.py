@@ -43,7 +43,8 @@ from mmpolicy.figures import figure
 # larger if the treatment is worse by the margin, so at this level 5 % of such runs err.
 ALPHA_BY_SIZE = 0.035
 # If a one-sided test for unequal variances has a p-value below this, the means must confirm the
-# result of the pairs. The limit is high: at 5 %, most runs would miss variances that differ twofold.
+# result of the pairs. The limit is high: at 5 %, most runs would miss variances that differ
+# twofold.
 UNEVEN = 0.2
 # The means get only this share of the risk, as their intervals are slightly too narrow.
 OF_MEANS = 0.8

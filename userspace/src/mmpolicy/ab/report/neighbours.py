@@ -22,7 +22,6 @@ class Neighbours:
 
     metric: str  # a metric of untreated units
     levels: tuple[int, int]  # percent of the units that are treated: few, many
-    levels: tuple[int, int]  # percent
     effect: Effect
     corrected: float  # p-value, corrected for the number of metrics
 
