@@ -21,7 +21,7 @@ from .tools import ROOT, readme
 
 pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
-SECONDS = 250.0  # each test, about
+SECONDS = 250.0  # rough duration of each test, for the schedule
 PAGES = 2048
 PLACE = "srv/mmpolicy"  # path of the repository in the system
 YES = 'APT::Get::Assume-Yes "true";\n'

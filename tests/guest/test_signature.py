@@ -19,7 +19,7 @@ from .conftest import Machines
 from .tools import folios, switch
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.amd64("boots by the firmware of amd64")]
-SECONDS = 80.0  # each test, about
+SECONDS = 80.0  # rough duration of each test, for the schedule
 
 NEW_KEY = "openssl req -new -x509 -nodes -newkey rsa:2048 -days 9 -outform DER"
 

@@ -24,7 +24,7 @@ from .test_bindings import bind, inside
 from .tools import ROOT, THP, TOP, back_to_boot, folios, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 30.0  # each test, about
+SECONDS = 30.0  # rough duration of each test, for the schedule
 
 SETTLED = "sleep 0.2"
 DENSE = "map 16384 touch 0 16384 folios 0 16384"  # 64 MB

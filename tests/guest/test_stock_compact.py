@@ -18,7 +18,7 @@ from .test_storm import small, storm_under_pressure
 from .tools import must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 40.0  # each test, about
+SECONDS = 40.0  # rough duration of each test, for the schedule
 
 guest = test_stock_kernel.guest
 

@@ -22,7 +22,7 @@ from .test_bindings import bind
 from .test_stock_kernel import DENSE, POLICIES
 from .tools import POINT, ROOT, THP, TOP, back_to_boot
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)

@@ -42,7 +42,7 @@ from .tools import (
 )
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE

@@ -22,7 +22,7 @@ from .test_madv_free import cases, keep, kept, switching
 from .tools import must
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 guest = test_stock_kernel.guest
 

@@ -26,7 +26,7 @@ from .test_thp_gfp import (
 from .tools import ROOT, THP, TRACING, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 PROBES = f"{TRACING}/events/kprobes"
 guest = test_stock_kernel.guest

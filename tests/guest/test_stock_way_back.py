@@ -17,7 +17,7 @@ from .test_stock_closed import fentry
 from .tools import ROOT, back_to_boot, folios, must
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 DEFAULT = f"{ROOT}/profiles/default"
 POLICY = f"{DEFAULT}/anon_order/policy"

@@ -13,7 +13,7 @@ from lab.programs import ran, workload
 from .conftest import Machines
 from .tools import checkers, must
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 AT_ONCE = 4
 TRIES = 4
 PLACE = "/run"  # in memory: where the clock jumps, each wait for a file of the host is long

@@ -13,7 +13,7 @@ from .conftest import Machines
 from .tools import POINT, THP, back_to_boot, must
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.amd64("runs qemu-system-x86_64")]
-SECONDS = 75.0  # each test, about
+SECONDS = 75.0  # rough duration of each test, for the schedule
 
 
 def started(machines: Machines, arm: str) -> dict[str, float]:
