@@ -328,7 +328,7 @@ def _collapse(
     ]  # fmt: skip
     if not pressure.known:
         notes.append(
-            "note: the kernel has no PSI (CONFIG_PSI), so memory pressure does not stop it"
+            "note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run"
         )
     data = {
         "dry_run": False, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],

@@ -188,7 +188,7 @@ class Keeper:
         self._check()
         if not pressure.known:
             self._say(
-                "note: the kernel has no PSI (CONFIG_PSI), so memory pressure does not stop it"
+                "note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run"
             )
 
     def _check(self) -> None:

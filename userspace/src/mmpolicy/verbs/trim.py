@@ -266,7 +266,7 @@ def _trim(
     notes = (
         []
         if pressure.known
-        else ["note: the kernel has no PSI (CONFIG_PSI), so memory pressure does not stop it"]
+        else ["note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run"]
     )
     notes += [
         note for note in [comes_back(host.tree, given.include_madvised)] if note and not profile

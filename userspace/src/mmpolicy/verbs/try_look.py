@@ -251,7 +251,8 @@ def own_sizes(tree: Tree, path: str, run: Way) -> Way:
     if not any(size in found for size in sizes):
         return Way(NO_SIZE, "Linux 6.8 or newer")
     if all(found.get(size, "always") == "always" for size in sizes):
-        return Way("the host gives folios of 16 to 64 kB to all programs already", "leave it so")
+        text = "the host gives folios of 16 to 64 kB to all programs already"
+        return Way(text, "leave the sizes unchanged")
     return run if run.why_not or path == HOST else measurable(tree, path)
 
 
@@ -263,7 +264,7 @@ def _module(host: Host, path: str) -> Way:
     if host.tree.is_dir(CONTROL):
         profile = profile_of_cgroup(host.tree, read_state(host.tree), path)
         if profile != DEFAULT:
-            text = f"the profile '{profile}' binds {path}, and bindings win over experiments"
+            text = f"{path} is bound to the profile '{profile}', and bindings win over experiments"
             return Way(text, f"mmpolicy unbind --cgroup {path}")
     return measurable(host.tree, path)._replace(commands=found.commands)
 
