@@ -260,7 +260,7 @@ def test_without_pressure_files(run: Run, host: FakeTree) -> None:
     host.remove("/proc/pressure")
     notes = run("trim", "--pid", "10", "--json").json["notes"]
     assert notes == [
-        ("note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this")
+        ("note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run")
     ]
 
 
