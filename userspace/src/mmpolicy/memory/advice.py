@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 from mmpolicy.memory.explain import Explained, Wanted, size
 
-FEW = 100  # number of faults decided by adaptive, or by a shadow, that is enough for advice
-MUCH_UNUSED = 0.1  # least share of unused pages in large folios that counts as waste
-DENSE = 0.2  # least share of faults with a fully used neighbour for which large folios pay
-HUGE = 64 << 20  # least size in bytes of the largest area for which 2 MB folios pay
+FEW = 100  # advice needs at least this many page faults decided by adaptive, or by a shadow policy
+MUCH_UNUSED = 0.1  # a larger share of unused pages in large folios counts as waste
+DENSE = 0.2  # large folios are advised from this share of faults next to fully used memory on
+# 2 MB folios are advised only if the largest memory area has at least this many bytes
+HUGE = 64 << 20
 STOCK, ADAPTIVE = "stock", "adaptive"
-USUAL, LARGEST, SMALLEST = 4, 9, 2  # orders: folios of 64 kB, 2 MB and 16 kB
+USUAL, LARGEST, SMALLEST = 4, 9, 2  # orders of folios: 64 kB usually, 2 MB at most, 16 kB at least
 
 
 @dataclass(frozen=True)
 class Advice:
-    """A recommended policy, its largest order if it has one, and the evidence as text."""
+    """A recommended policy, its largest folio order (None without a limit), and the evidence as
+    text.
+    """
 
     policy: str
     max_order: int | None
@@ -58,7 +61,9 @@ def advise(whole: Explained, largest: int) -> Advice | None:
 
 
 def _judged(seen: Wanted) -> int:
-    """Return the number of decisions that took the use of nearby memory into account."""
+    """Return the number of decisions that took the use of nearby memory into account: all but those
+    with the reason "cap", where a limit of the policy ruled out larger folios.
+    """
     return sum(seen.orders.values()) - seen.reasons["cap"]
 
 

@@ -19,7 +19,7 @@ class Allocator(NamedTuple):
     keep: str
 
 
-KEEPS = 256 << 20  # bytes of freed memory that an allocator may keep
+KEEPS = 256 << 20  # with the advised settings, glibc keeps up to this many bytes of freed memory
 JEMALLOC = Allocator(
     "jemalloc",
     "MALLOC_CONF=background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0 in its environment",
@@ -43,11 +43,11 @@ HEAP = 0.5
 
 
 def allocator_of(clues: Clues, anon_kib: float) -> Allocator | None:
-    """Return the allocator of a process with this much private memory; None if it is not
+    """Return the allocator of a process with anon_kib kB of private memory; None if it is not
     recognised.
 
-    A statically linked allocator has no library, so libc.so alone is no evidence for malloc() of
-    glibc.
+    A statically linked allocator has no library of its own. So a mapped libc.so alone does not show
+    that the program uses malloc() of glibc; most of its private memory must be in [heap], too.
     """
     own = bool(clues.mapped(r"libjemalloc[\w.-]*\.so[\d.]*"))
     if redis := REDIS.match(clues.name):

@@ -58,7 +58,8 @@ def account_of(tree: Tree, name: str) -> Account | None:
             children.append(read(tree, f"{folder}/{each}"))
         except (Error, ValueError):  # the cgroup has no memory controller, or was just removed
             continue
-    # the files change while they are read one after another, so a difference may be negative
+    # the files change while they are read one after another, so a difference may be negative; it
+    # then counts as 0
     alone = Account(*(max(mine - sum(theirs), 0) for mine, *theirs in zip(whole, *children)))
     if whole.memory == UNKNOWN:
         alone = alone._replace(memory=alone.private + alone.shared + alone.file)

@@ -53,14 +53,16 @@ PMD_SIZE = f"{THP}/hpage_pmd_size"
 # blocks whose pagemap entries one read returns; the kernel drops mmap_lock after each read
 CHUNK = 16
 LOOK_S = 0.25  # seconds between checks of free memory and of memory pressure
-# Without a CPU budget, the run works for SLICE_S seconds under SCHED_FIFO, then sleeps for TURN_S
-# so that a program on the same CPU can run. A sleep of 0 does not leave the CPU on Linux 7.3.
+# Without a CPU budget, the command collapses memory for SLICE_S seconds under SCHED_FIFO, then
+# sleeps for TURN_S so that a program on the same CPU can run. A sleep of 0 does not leave the CPU
+# on Linux 7.3. GROUP is the largest number of blocks that one call collapses.
 SLICE_S, TURN_S, GROUP = 0.008, 0.0005, 8
 MARGIN = 2 * BLOCK  # bytes to stay below a cgroup's limit, as each CPU charges memory in batches
 SECTION = 1 << 15  # page frames of a memory section; a section never spans two NUMA nodes
-# bytes below a cgroup's limit from which on its usage is read before each collapse
+# if a cgroup's usage is fewer bytes than this below its limit, it is read again before each
+# collapse
 NEAR = 128 << 20
-SPOT = 64  # bytes of each page that are read first, to find pages full of zeroes
+SPOT = 64  # bytes of a page that are read first; only if they are zero, the whole page is read
 # One page in SAMPLE is read before a collapse, and one in ESTIMATE to estimate how much of a block
 # is empty.
 # Both numbers are prime, so a program that uses every 16th page does not look like a program that
@@ -125,24 +127,26 @@ class Candidates(NamedTuple):
 
     pid: int
     starts: list[int]
-    missing: int  # number of absent pages in all blocks
+    missing: int  # number of absent pages in all these blocks, which a collapse would fill
 
 
 @dataclass
 class Seen:
-    """The pages of a process: all, already huge ones, and skipped ones by cause; and the blocks to
-    collapse, by area.
+    """The result of checking the memory of a process: the number of all its pages, of pages in huge
+    pages, and of skipped pages by cause; and the 2 MB blocks to collapse, by memory area.
     """
 
     pages: int = 0
     huge: int = 0
     areas: list[Candidates] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    nearly: int = 0  # number of present pages in blocks that lack at most NEARLY pages
+    # number of present pages in blocks that are skipped because up to NEARLY of their pages are
+    # absent
+    nearly: int = 0
     lacking: int = 0  # number of absent pages in the blocks that `nearly` counts
 
     def skip(self, verdict: Verdict) -> None:
-        """Count the pages of a 2 MB block that is not collapsed."""
+        """Count the pages of a 2 MB block that is not collapsed, by the cause in its verdict."""
         self.skipped[verdict.cause] += verdict.pages
         if verdict.cause == NOT_FULL and verdict.missing <= NEARLY:
             self.nearly += verdict.pages
@@ -150,7 +154,7 @@ class Seen:
 
 
 class Flags:
-    """Reads the flags of page frames."""
+    """Reads the flags of page frames from /proc/kpageflags."""
 
     def __init__(self, tree: Tree) -> None:
         self._file = tree.reader("/proc/kpageflags")
@@ -183,7 +187,8 @@ def is_huge(first: int, last: int) -> bool:
 def _in_a_row(raw: bytes, first: int) -> bool:
     """Return whether 512 pagemap entries map consecutive frames, as after a collapse.
 
-    After fork(), a write replaces one page by a copy, whose frame is another.
+    After fork(), a write maps a copy of the written page in another frame, so the frames are no
+    longer consecutive.
     """
     return int.from_bytes(raw, "little") == first * ONES + RISING
 
@@ -194,8 +199,9 @@ def judge(
 ) -> Verdict:  # fmt: skip
     """Decide from its 512 pagemap entries whether to collapse an aligned 2 MB block.
 
-    Small pages may have consecutive frames, too. is_made() gets the first frame, and returns
-    whether the frames are one huge page. most_missing: absent pages that a collapse may fill.
+    Small pages may have consecutive frames, too, so is_made() gets the first frame, and returns
+    whether the frames are one huge page. most_missing: largest number of absent pages that a
+    collapse may fill.
     """
     marks = raw[7::8]
     first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
@@ -257,10 +263,12 @@ class Target:
         self.folders = limited_folders(host.tree, pid)
 
     def look(self, note: Callable[[int, Verdict], None] | None = None) -> Seen:
-        """Return the blocks to collapse, and all other pages by cause; page contents are not read.
+        """Find the 2 MB blocks to collapse, and count all other pages by the cause not to collapse
+        them; page contents are not read.
 
-        note() is called with the decision about each 2 MB block that has any page. Without note(),
-        some blocks to collapse may be shared, locked or watched, which verdicts() finds later.
+        note() is called with the address and verdict of each 2 MB block that has any page. Without
+        note(), the check is quicker, and some of the blocks found may be shared, locked or watched;
+        verdicts() detects this later.
         """
         seen = Seen()
         for area in self._space.areas():
@@ -304,8 +312,8 @@ class Target:
     def _judged(self, first: int, last: int, is_quick: bool) -> Iterator[tuple[int, Verdict]]:
         """Yield the address and verdict of each 2 MB block that has any page.
 
-        With is_quick, CHUNK blocks in which all pages are present count as full, and the flags of
-        their pages are not read.
+        With is_quick, if all pages of CHUNK adjacent blocks are present, the blocks count as full,
+        and the flags of their pages are not read.
         """
         for begin in range(first, last, CHUNK * BLOCK):
             end = min(begin + CHUNK * BLOCK, last)
@@ -349,11 +357,12 @@ class Target:
         return verdict._replace(cause=LOCKED if locked else "")
 
     def verdicts(self, starts: Sequence[int]) -> list[Verdict]:
-        """Decide again about adjacent 2 MB blocks, now by page contents too; [] if the process has
-        ended.
+        """Return a new verdict on each of some adjacent 2 MB blocks, now by page contents too; []
+        if the process has ended.
 
-        One page in SAMPLE is read first, as reading all pages costs as much as a collapse. The
-        others are read only if one of these pages is full of zeroes.
+        A page full of zeroes counts as missing. One page in SAMPLE is read first, as reading all
+        pages costs as much as a collapse. The other pages are read only if one of the sampled pages
+        is full of zeroes.
         """
         raw = self._entries(starts[0], len(starts))
         if len(raw) < len(starts) * ENTRIES:
@@ -373,7 +382,7 @@ class Target:
         return [*found.values()]
 
     def verdict(self, start: int) -> Verdict | None:
-        """Decide again about one 2 MB block, now by page contents too; None if the process has
+        """Return a new verdict on one 2 MB block, now by page contents too; None if the process has
         ended.
         """
         return next(iter(self.verdicts([start])), None)
@@ -429,8 +438,8 @@ class Target:
         """Return whether one page table entry maps a 2 MB block, whose frames are consecutive from
         `frame` on.
 
-        Kernels before 6.7 do not show this. On these, the first frame must belong to a large folio,
-        as all their large folios have 2 MB.
+        Kernels before 6.7 do not show this. On these kernels, the first frame must belong to a
+        large folio, which is enough, as all their large folios have 2 MB.
         """
         if self._space.kind(start, start + BLOCK) == MADE:
             return True
@@ -438,9 +447,9 @@ class Target:
 
 
 def short_of_blocks(node: Node, taken: int, reserve: float) -> str:
-    """Return an error text if a node has too few free 2 MB blocks for --reserve, else "".
+    """Return an error text if a NUMA node has too few free 2 MB blocks for --reserve, else "".
 
-    taken: number of blocks that this run has used since the node was read.
+    taken: number of blocks that this command has used since the node's counters were read.
     """
     free, kept = node.free_blocks - taken, int(node.all_blocks * reserve)
     if free > kept:
@@ -462,7 +471,7 @@ def check_blocks(tree: Tree, reserve: float) -> None:
 
 
 def time_one(host: Host, holds: Holds) -> float:
-    """Return the median seconds of a collapse on this host, measured in this command's memory."""
+    """Return the median seconds of TIMED collapses on this host, measured in this command's memory."""
     if not host.advice.can_collapse():
         raise Error(NO_COLLAPSE, Exit.LACKING, KERNEL)
     # statistics.median() is not used, as its import takes a tenth of the start-up time
@@ -471,17 +480,17 @@ def time_one(host: Host, holds: Holds) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a run of collapses."""
+    """The limits that a Collapser keeps while it collapses memory."""
 
-    share: float  # largest share of the run's time that collapses may take
+    share: float  # largest share of the elapsed time that collapses may take; 1 for no limit
     longest_s: float  # longest time of one collapse in seconds
-    growth_pages: int  # pages by which the program's memory may grow in the whole run
-    reserve: float  # share of a node's memory to leave free as 2 MB blocks
+    growth_pages: int  # pages by which all collapses together may make the program's memory grow
+    reserve: float  # share of each NUMA node's memory to leave free as 2 MB blocks
 
 
 @dataclass
 class Done:
-    """The result of a run of collapses."""
+    """What a Collapser has done so far."""
 
     made: Counter[int] = field(default_factory=Counter)  # number of collapsed blocks by process
     starts: set[int] = field(default_factory=set)  # addresses of the collapsed blocks
@@ -491,10 +500,10 @@ class Done:
     skipped: Counter[str] = field(default_factory=Counter)
     ended: set[int] = field(default_factory=set)  # PIDs of processes that ended during the run
     longest_s: float = 0.0  # longest collapse in seconds
-    cpu_s: float = 0.0  # CPU time of the run in seconds
-    stopped: str = ""  # the reason why the run ended early, if it did
+    cpu_s: float = 0.0  # CPU time in seconds that this command has used for the collapses
+    stopped: str = ""  # the reason why the work ended early; "" if it did not
     next_step: str = ""
-    tried: int = 0  # number of blocks for which the kernel was asked
+    tried: int = 0  # number of blocks that the kernel was asked to collapse
 
 
 class Collapser:
@@ -504,25 +513,29 @@ class Collapser:
         self._host, self._limits, self._pressure = host, limits, pressure
         self._zones, self._nodes = list[Zone](), dict[int, Node]()  # set by _must_stop()
         self._looked = -inf
-        self._since = 0  # blocks allocated since free memory was read
+        self._since = 0  # number of 2 MB blocks allocated since free memory was read
         self._worked_s = 0.0  # seconds of work since the last pause
         self._each_s = 0.0  # seconds that the last collapse took
         self._numbers: dict[int, int] = {}  # NUMA node number by memory section
-        # room below the limit of each cgroup folder in bytes, when last read
+        # bytes left below the limit of each cgroup, by its folder, when last read; None without a
+        # limit
         self._rooms: dict[str, int | None] = {}
         self._slow = 0  # number of slow collapses in a row
         self._cpu_s = time.thread_time()
         self.done = Done()
 
     def ready(self, target: Target, start: int) -> bool:
-        """Return whether pressure and free memory permit a collapse now; if not, stop the run."""
+        """Return whether memory pressure and free memory permit to collapse the block at `start`
+        now; if not, record in `done` why no more blocks are collapsed.
+        """
         if self._must_stop():
             return False
         verdict = target.verdict(start)
         return not verdict or bool(verdict.cause) or self._has_room(target, verdict.frame)
 
     def run(self, targets: dict[int, Target], areas: list[Candidates]) -> Iterator[int]:
-        """Collapse the blocks of all areas; yield the number of remaining blocks after each step.
+        """Collapse the blocks of all areas; after each step, yield how many blocks are still to be
+        done.
 
         The areas with most blocks come first.
         """
@@ -540,7 +553,8 @@ class Collapser:
                 if self.done.stopped:
                     return
             left -= at
-        # a second attempt may succeed for pages that were in use only briefly
+        # Blocks that failed with EAGAIN are tried once more, as their pages may have been in use
+        # only briefly.
         for target, start in again:
             if EAGAIN in self._step(target, [start]).values():
                 self.done.skipped[PINNED] += PAGES
@@ -562,7 +576,7 @@ class Collapser:
 
     def _step(self, target: Target, starts: list[int]) -> dict[int, int]:
         """Check and collapse some blocks, then pause; return the errno of each block that was
-        reached: 0 if it was collapsed or skipped.
+        reached, by its address: 0 if it was collapsed or skipped.
         """
         if target.pid in self.done.ended or self._must_stop():
             return dict.fromkeys(starts[:1], 0)
@@ -653,10 +667,15 @@ class Collapser:
         return numbers
 
     def _note(self, target: Target, number: int, start: int, verdict: Verdict) -> None:
-        """Record the reason if a collapse made no huge page."""
+        """Record why a collapse made no huge page: stop all work if memory is short, raise an error
+        if permission is missing, else count the block's pages as skipped.
+
+        EAGAIN and ESRCH are not recorded, as the callers handle them.
+        """
         if number in (EPERM, EACCES):
             raise explain(number, f"advise process {target.pid}", REMEDIES)
-        # ENOMEM also means that the range has a hole; then the verdict has changed
+        # ENOMEM means that no 2 MB block is free, or that the program has unmapped a part of the
+        # range. In the second case, a new check gives another verdict.
         if number == ENOMEM and target.verdict(start) == verdict:
             self._stop("the kernel found no free block of 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
@@ -665,7 +684,7 @@ class Collapser:
             self.done.skipped[GONE if number == ENOMEM else REFUSED] += verdict.pages
 
     def _time(self, number: int, took: float) -> None:
-        """Record how long some collapses took, and stop the run after too many slow ones."""
+        """Record how long some collapses took; stop all work after PATIENCE slow ones in a row."""
         self._each_s = took / number
         self.done.tried += number
         self.done.longest_s = max(self.done.longest_s, self._each_s)
@@ -717,7 +736,8 @@ class Collapser:
     def _room_in(self, folder: str) -> int | None:
         """Return the bytes left below the limit of a cgroup; None without a limit.
 
-        A figure below NEAR is read again each time, as the program may use the rest at any time.
+        If fewer than NEAR bytes are left, they are read again on each call, as the program may use
+        them at any time.
         """
         room = self._rooms.get(folder, 0)
         if room is not None and room < NEAR:

@@ -56,7 +56,9 @@ class Wanted:
 
 @dataclass
 class Explained:
-    """Facts about a memory area, or about all areas together."""
+    """The folios of a memory area of a process, and the policy decisions about page faults in it;
+    also used for the sum over all areas.
+    """
 
     start: int
     end: int
@@ -66,8 +68,10 @@ class Explained:
     large: Counter[int] = field(default_factory=Counter)
     # number of pages counted in `large` that are full of zeroes
     unused: Counter[int] = field(default_factory=Counter)
-    wanted: Wanted = field(default_factory=Wanted)  # decisions of the active policy
-    shadow: Wanted = field(default_factory=Wanted)  # decisions of the shadow policy
+    # decisions of the active policy about faults in this memory
+    wanted: Wanted = field(default_factory=Wanted)
+    # decisions of the shadow policy about faults in this memory
+    shadow: Wanted = field(default_factory=Wanted)
 
     @property
     def unused_share(self) -> float:

@@ -38,18 +38,20 @@ from mmpolicy.memory.survey import FIGURES, Process, Row, Survey
 from mmpolicy.memory.trim import LOCKED, SMALLER, cause_of, check_possible
 
 LINES = 5
-LEAST_PERCENT = 1.0  # percent of a CPU
+LEAST_PERCENT = 1.0  # a change is worth its price if it may save this percentage of a CPU
 # Empty memory justifies a change from this size and this share of the service's memory on.
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
-MOST = 0.5  # The remedy depends on a cause if the cause explains more than this share of the waste.
-# With a smaller empty share of the memory, each folio may be too full for `trim` to split, so the
-# advice lowers --min-empty.
+# If a cause explains at least this share of the empty memory, the advice depends on the cause.
+MOST = 0.5
+# If a smaller share of the memory than this is empty, each folio may be too full for `trim` to
+# split, so the advised command lowers --min-empty.
 EVEN = 0.15
-STALLS = 5.0  # least number of direct compactions per second that counts as many
-# Several sizes are enabled, as a smaller folio may fit where a larger one does not.
+STALLS = 5.0  # from this number of direct compactions per second on, the advice mentions them
+# The advice enables several folio sizes, as a smaller folio may fit where a larger one does not.
 OWN_SIZES = ("16 kB", "32 kB", "64 kB")
 HUGE_ORDER, SIZE_ORDER = 9, 4
-# Least share of 2 MB faults among a process's faults that explains its kernel time.
+# If at least this share of a process's faults get 2 MB pages, the clearing of these pages explains
+# its kernel time.
 CLEARING = 0.2
 SINGLE = "by the cost of single pages, measured now; mmpolicy calibrate measures all sizes"
 GAIN = "17 programs measured with these sizes took 4 to 20 % less CPU time"
@@ -59,7 +61,9 @@ LARGE_KIB = 256 << 10
 
 
 class Finding(NamedTuple):
-    """One line of advice, with its cost."""
+    """One line of advice about a service, a process or the host, with what the problem costs: CPU
+    time in percent of a CPU, and memory in MiB.
+    """
 
     who: str
     what: str
@@ -96,9 +100,9 @@ class Evidence:
     survey: Survey
     rates: Mapping[str, float]  # events per second of the host, by name
     made: Mapping[int, float]  # large folios that faults allocate per second, by size in bytes
-    costs: Calibration  # of single pages at least
+    costs: Calibration  # costs of page faults; only those of single pages are always known
     module: Module
-    # the finding of the shadow policy, by profile
+    # what the shadow policy of a profile has counted, as text, by the profile's name
     shadows: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -145,7 +149,9 @@ def _where_it_works(tree: Tree, found: Finding) -> Finding:
 
 
 def _named(cgroups: Sequence[Row], processes: Sequence[Row]) -> list[Row]:
-    """Return the rows that a command can name: all but the root cgroup, which is the whole host."""
+    """Return the rows that an option of a command can select, those with most empty memory first:
+    all cgroups but the root cgroup, which is the whole host, and the processes in the root cgroup.
+    """
     alone = [row for row in processes if row.cgroup == "/"]
     rows = [row for row in cgroups if row.name != "/"] + alone
     return sorted(rows, key=lambda row: -row.waste_kib)
@@ -280,7 +286,8 @@ def _little(row: Row) -> Finding:
 def gain_percent(costs: Calibration, faults: float, kernel: float) -> float:
     """Return how much 64 kB folios can save at most, in percent of a CPU.
 
-    kernel: the share of a CPU that the process spends in the kernel, which includes its faults.
+    faults: page faults per second of the process. kernel: the share of a CPU that the process
+    spends in the kernel, which includes its faults.
     """
     return min(faults * costs.saved_ns(SIZE_ORDER) / 1e7, 100 * kernel)
 
@@ -355,7 +362,9 @@ def _for_it_alone(
 
 
 def can_measure(tree: Tree, cgroup: str) -> bool:
-    """Return whether this host has the files of a cgroup that the presets' metrics read."""
+    """Return whether `mmpolicy ab` can measure a cgroup with its presets: it is not the root
+    cgroup, and has the files that their metrics read.
+    """
     try:
         folder = find_bindable(tree, cgroup).folder
     except Error:
@@ -373,7 +382,9 @@ def _clears(host: Evidence, process: Process) -> bool:
 
 
 def _clearing(host: Evidence) -> Iterator[Finding]:
-    """Yield the process whose huge pages are cleared repeatedly, as it frees and reuses them."""
+    """Yield a finding about the process whose huge pages are cleared again and again, as it frees
+    and reuses them.
+    """
     slow = [each for each in host.survey.processes.values() if _clears(host, each)]
     for each in nlargest(1, slow, key=lambda one: one.mean.kernel):
         percent = 100 * each.mean.kernel

@@ -35,7 +35,7 @@ BLOCK_BITS = 9  # folios up to a PMD lie within blocks of 2**9 page frames
 # One byte stands for the kind of a page; a page of a folio has the folio's order, "0" to "9".
 ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"
 KINDS = b"0123456789szgh"
-# kinds of small pages, indexed by their marks, see _marks()
+# the kind of a page outside large folios, indexed by its mark; see _marks()
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
@@ -58,7 +58,7 @@ class Run(NamedTuple):
 
 
 class Pages:
-    """One byte for each page of an area. Stretches without present pages take no memory.
+    """One byte for each page of a memory area. Stretches without present pages take no memory.
 
     The other stretches are compressed, as sparse memory has many stretches with a few pages each.
     """
@@ -67,13 +67,13 @@ class Pages:
         self._pages, self._empty = pages, empty
         # compressed bytes of a stretch, by the index of its first page
         self._stretches: dict[int, bytes] = {}
-        self._counts = Counter[int]()  # by kind
+        self._counts = Counter[int]()  # number of pages by kind
 
     def __len__(self) -> int:
         return self._pages
 
     def put(self, first: int, found: bytes) -> None:
-        """Store the bytes of a stretch; `first`, its first page, must be a multiple of STRETCH."""
+        """Store the bytes of a stretch of pages, from index `first` on, a multiple of STRETCH."""
         self._stretches[first] = pack(found, 1)
         for kind in KINDS:
             self._counts[kind] += found.count(kind)
@@ -93,7 +93,9 @@ class Pages:
             yield first, unpack(found)
 
     def cut(self, first: int, end: int) -> bytes:
-        """Return one byte for each page from first to end - 1: `empty` if nothing was stored."""
+        """Return one byte for each page from `first` to `end` - 1; pages that were not stored get
+        the byte `empty`.
+        """
         found = bytearray(self._empty * (min(end, self._pages) - first))
         for start in range(first // STRETCH * STRETCH, end, STRETCH):
             packed = self._stretches.get(start)
@@ -113,11 +115,13 @@ class Area(NamedTuple):
     name: str
     kinds: Pages
     zeroes: Pages
-    folios: Counter[int]  # by order
+    folios: Counter[int]  # number of folios by order
     lost: int = 0  # number of pages of its folios that no process maps
 
     def runs(self) -> list[Run]:
-        """Return the present pages of the area as runs."""
+        """Return the pages of the area as runs of adjacent pages of the same kind, without absent
+        pages.
+        """
         found: list[Run] = []
         for first, kinds in self.kinds.stretches():
             zeroes = self.zeroes.cut(first, first + len(kinds))
@@ -156,7 +160,8 @@ class Frames:
         self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
         self.lost = lru_cache(maxsize=4096)(self._lost)
-        # head pages of the folios whose pages that no process maps were counted
+        # first frames of those folios whose unmapped pages were counted already, so that each
+        # counts once
         self.told: set[int] = set()
 
     def forget(self) -> None:
@@ -166,7 +171,7 @@ class Frames:
         self.told.clear()
 
     def kind(self, frame: int, few: bool = False) -> int:
-        """Return the kind of a page by its frame, as in KINDS.
+        """Return the kind of the page in a frame, one of KINDS.
 
         few: the caller looks up few frames near this one, so flags of 512 frames are read only if
         the page belongs to a folio.
@@ -179,7 +184,7 @@ class Frames:
         return block[frame & ((1 << BLOCK_BITS) - 1)]
 
     def flags(self, frame: int) -> int:
-        """Return the bits of kpageflags."""
+        """Return the flags of a page frame from /proc/kpageflags."""
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_hugetlb(self, frame: int) -> bool:
@@ -190,7 +195,7 @@ class Frames:
         """Return how many pages of a partly mapped folio are mapped by no process; 0 if the whole
         folio is mapped, or none of its pages.
 
-        They belong to no process's RSS, but are not free either.
+        Such pages belong to no process's RSS, but are not free either.
         """
         size = 8 << order
         try:
@@ -206,7 +211,8 @@ class Frames:
         kinds = bytearray(marks.translate(SMALL))
         for match in HEAD.finditer(marks):
             pages = match.end() - match.start()
-            # a block with only tail pages lies inside a folio larger than 2 MB
+            # a block with only tail pages lies inside a folio larger than 2 MB, and counts as order
+            # 9
             kinds[match.start() : match.end()] = b"%d" % (pages.bit_length() - 1) * pages
         return bytes(kinds.ljust(1 << BLOCK_BITS, b"0"))
 
@@ -272,7 +278,9 @@ def read_stretches(
 
 
 def _by_stretch(vma: Vma, regions: Iterable[Region]) -> Iterator[tuple[int, list[Region]]]:
-    """Yield regions, cut at stretch boundaries, with the number of their stretch."""
+    """Cut regions at stretch boundaries; yield the regions of each stretch with the index of the
+    stretch's first page in the area.
+    """
     number, some = 0, list[Region]()
     for region in regions:
         at = region.start
@@ -321,9 +329,11 @@ def _put(
     space: Space, frames: Frames, region: Region, entries: _Entries, kinds: bytearray, at: int,
     folios: Counter[int], last: Folio, lost: dict[int, int],
 ) -> Folio:  # fmt: skip
-    """Store the kinds of a region's pages in `kinds`, from index `at` on; return its last folio.
+    """Store the kinds of a region's pages in `kinds`, from index `at` on; return the last folio of
+    the region.
 
-    last: the folio of the page before the region, which may continue in it, and is counted once.
+    last: the folio of the page before the region. If the region continues it, it is not counted
+    again.
     """
     pages, bits = region.pages, region.categories
     if not bits & there.PRESENT:
@@ -360,7 +370,9 @@ def _kinds(
     frames: Frames, entries: array[int], folios: Counter[int], last: Folio,
     lost: dict[int, int], at: int = 0,
 ) -> tuple[bytes, Folio]:  # fmt: skip
-    """Return the kind of each page, and the last folio; count each folio other than `last`."""
+    """Return the kind of each page by its pagemap entry, and the folio of the last page; count in
+    `folios` every folio but `last`, which the caller has counted.
+    """
     kinds, few = bytearray(b".") * len(entries), len(entries) < FEW
     first = 0  # index of the first page here that belongs to the current folio
     for page, entry in enumerate(entries):
@@ -456,7 +468,7 @@ def read_areas(
 
 
 class Total(NamedTuple):
-    """Sums over the folios of one order."""
+    """Sums over the folios of one order: number of folios, of pages, and of zero-filled pages."""
 
     folios: int
     pages: int

@@ -60,7 +60,7 @@ class Follower:
 
 
 def processes_of(tree: Tree, session: int) -> list[int]:
-    """Return the processes of a session."""
+    """Return the PIDs of the processes whose session number is `session`."""
     found = []
     for name in tree.inodes("/proc"):
         if name.isdigit():

@@ -27,7 +27,7 @@ from mmpolicy.host.pagemap import PAGE, Pagemap
 
 LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
-SLOT_NS = 4.0  # lower bound for the cost of an empty page table entry, in ns
+SLOT_NS = 4.0  # an empty page table entry is assumed to cost at least this many ns
 SCAN_NS, SMAPS_NS = 40.0, 150.0  # costs of a present page in ns if they cannot be measured
 # factor by which a read of another process takes longer, as its page tables are in no CPU cache
 COLD = 2.0
@@ -36,11 +36,13 @@ OWN_TABLES = 16  # number of page tables, with one page each, that a measurement
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
 SLOW = {os.SCHED_BATCH: "SCHED_BATCH", os.SCHED_IDLE: "SCHED_IDLE"}
-LEARN = 2048  # a read of fewer pages does not update the cost
+LEARN = 2048  # reads of fewer pages than this do not update the cost of a page
 
 
 class Holds:
-    """The limit for one read, the cost of a page, and the duration of the longest read so far."""
+    """The limit for how long one read may hold a process's mmap_lock, the costs of a page by which
+    holds are predicted, and the duration of the longest read so far.
+    """
 
     def __init__(self, tree: Tree, limit_s: float = LIMIT_S) -> None:
         self._tree, self.limit_s = tree, limit_s
@@ -129,10 +131,9 @@ class Holds:
 
     def _measure_scan(self, pages: int, step: int) -> float:
         """Return the scan cost of a page in ns, measured on this process with one page in `step`
-        present.
+        present; 0 if it cannot be measured.
 
-        0: it could not be measured. The memory is kept free of huge pages, as a scan reads only
-        one entry for a huge page.
+        The memory is kept free of huge pages, as a scan reads only one entry for a huge page.
         """
         size = pages * PAGE
         memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -189,7 +190,7 @@ class Holds:
         return (pages * self.smaps_ns + slots * self.slot_ns) / 1e9 <= self.limit_s
 
     def took(self, elapsed_s: float) -> None:
-        """Record the duration of a read or write, an upper bound of its hold."""
+        """Record how long a read or write took; it has held mmap_lock for at most this time."""
         self.longest_s = max(self.longest_s, elapsed_s)
 
     def learn_scan(self, cpu_s: float, pages: int) -> None:

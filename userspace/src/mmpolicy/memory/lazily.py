@@ -58,7 +58,9 @@ def _figures(tree: Tree, pid: int | str, holds: Holds) -> Figures | None:
 
 
 def _walked(space: Space) -> tuple[int, int]:
-    """Return the pages and page table entries that smaps walks."""
+    """Return how many pages and page table entries the kernel walks to generate smaps of a process;
+    zeroes if the process has ended.
+    """
     try:
         sizes = space.sizes()
     except Error:  # the process has ended, which the next read will report
@@ -67,7 +69,9 @@ def _walked(space: Space) -> tuple[int, int]:
 
 
 def _in_parts(space: Space) -> Figures:
-    """Return the sum over those areas for which smaps may be read."""
+    """Return the figures of a process from those areas whose smaps may be read within the limit;
+    resident pages of the other areas count as not known.
+    """
     areas = [area for area in space.areas() if area.anonymous]
     details = space.details()
     lazily = not_known = 0
@@ -87,7 +91,7 @@ def _sum(what: str, found: list[Figures]) -> Memory:
 
 
 def memory_of_process(tree: Tree, pid: int | str, holds: Holds) -> Memory:
-    """Return the memory of a process."""
+    """Return the resident memory of a process, and its lazily freed part."""
     check_process(tree, pid)
     found = _figures(tree, pid, holds)
     return _sum(f"process {pid}", [found] if found else [])
@@ -129,8 +133,9 @@ def _is_there(tree: Tree, pid: str) -> bool:
 
 
 def memory_lines(memory: list[Memory]) -> list[str]:
-    """Return a table, or [] for an empty list; the last column appears only if a row has a figure
-    in it.
+    """Return a table with a line for each row of `memory`, or [] without rows.
+
+    The last column, memory that was not read, appears only if a row has a figure in it.
     """
     if not memory:
         return []

@@ -46,14 +46,19 @@ from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space, gone
 from mmpolicy.memory.trim import Finder, Piece, Splitter
 
-FULL, GONE = "", "gone"  # Kinds of a 2 MB block, in addition to HUGE and NOT_FULL.
-OFTEN = 60  # most checks of a process within one settling time
+# Kinds of a 2 MB block besides HUGE and NOT_FULL: it can be collapsed, or it has no pages now.
+FULL, GONE = "", "gone"
+OFTEN = 60  # most checks of a process within one settling time, that is, Rules.settle_s
 SELDOM = 2  # fewest checks within one settling time, if the counters of the process change
 DOUBLINGS = 6  # most times that the settling time of a block is doubled
-TURN_S = 30.0  # longest time in seconds for one process before it is the turn of the others
-# seconds to pause after memory was short, and the longest pause if that repeats
+# after this many seconds, the collapsing of one process is interrupted, so that the others get a
+# turn
+TURN_S = 30.0
+# seconds to pause after memory was short or a collapse was slow, and the longest pause if that
+# repeats
 RESUME_S, LONGEST_S = 60.0, 600.0
-# least number of pages mapped, unmapped or faulted in since the last check that is worth a check
+# a process is checked early if at least this many pages were mapped, unmapped or faulted in since
+# its last check
 MOVED = PAGES
 
 
@@ -75,7 +80,9 @@ class Block:
 
     kind: str  # FULL, HUGE, NOT_FULL, GONE or another cause of `collapse`
     pages: int  # number of pages in the block that no other process shares
-    since: float  # time since which all checks have found this kind and number
+    # time of the first of the latest checks, all of which have found this kind and this number of
+    # pages
+    since: float
     empty_since: float = inf  # time since which all checks have found it empty; inf: it is not
     attempts: int = 0
     last: float = -inf  # time of the last attempt to collapse or split the block
@@ -108,7 +115,9 @@ class Counts(NamedTuple):
     pages: int  # resident
 
     def moved_from(self, other: Counts) -> bool:
-        """Return whether pages or faults have changed by MOVED or more, which is worth a check."""
+        """Return whether resident pages or faults have changed since `other` by MOVED or more,
+        which is worth a check.
+        """
         return max(abs(self.pages - other.pages), self.faults - other.faults) >= MOVED
 
 
@@ -136,7 +145,7 @@ class Work:
     name: str
     processes: dict[int, Watched] = field(default_factory=dict)
     made: int = 0  # number of 2 MB pages made
-    freed: int = 0  # pages
+    freed: int = 0  # number of empty pages given back
     again: int = 0  # number of attempts that changed a block which an earlier one had changed
     looks: int = 0  # number of checks
     longest_s: float = 0.0  # duration of the longest collapse in seconds
@@ -173,9 +182,11 @@ class Maintainer:
         self, work: Work, pids: Sequence[int], forbids: Callable[[int], str],
         rest: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Work on each process of a service in turn, and call rest() after each.
+        """Collapse and split memory of each process of a service in turn, and call rest() after
+        each process.
 
-        forbids(): returns the reason why a process must not get 2 MB pages, or "".
+        Nothing is done during a pause, see _heed(). forbids(): returns the reason why a process
+        must not get 2 MB pages, or "".
         """
         if self._host.clock() < self._resume:
             return
@@ -191,7 +202,9 @@ class Maintainer:
             self.waits, self._pause_s = "", RESUME_S
 
     def look(self, work: Work, pid: int, forbids: Callable[[int], str]) -> None:
-        """Check a process, and change nothing."""
+        """Check the memory of a process and record the result in `work`, but collapse and split
+        nothing.
+        """
 
         def look() -> None:
             each = Watched(pid, self._counts(pid))
@@ -374,7 +387,7 @@ class Maintainer:
         space = Space(self._host.tree, each.pid, self.holds)
         finder = Finder(space, self.rules.min_empty, advised=False)
         splitter = Splitter(self._host, self._pressure, self.holds, self.rules.share)
-        found = dict[int, int]()  # number of empty pages, by start address
+        found = dict[int, int]()  # number of empty pages, by start address of the 2 MB block
         pieces = _counted(finder.pieces(_ranges(starts)), found, self._over)
         try:
             done = splitter.split(each.pid, pieces, finder)
@@ -403,9 +416,10 @@ class Maintainer:
         return freed
 
     def _heed(self, stopped: str) -> None:
-        """Pause all work if `stopped` is a reason, not ""; print a new reason.
+        """Pause all work if `stopped` is the text of a reason; do nothing if it is "".
 
-        Each pause in a row is twice as long as the last, up to LONGEST_S.
+        The reason is printed unless it is the same as for the last pause. Each pause in a row is
+        twice as long as the last, up to LONGEST_S.
         """
         if not stopped:
             return

@@ -40,7 +40,9 @@ def cell_pages(areas: list[Area], cells: int) -> int:
 
 
 def _cell(kinds: bytes, zeroes: bytes) -> str:
-    """Return the letter of a cell: the most frequent kind of its present pages."""
+    """Return the letter of a cell of the picture: the most frequent kind of its pages, MOSTLY_ZERO
+    if more than half of them are zero-filled in large folios, "." if it has none.
+    """
     there = kinds.replace(b".", b"")
     if not there:
         return "."

@@ -11,7 +11,9 @@ LOOK_S = 0.25  # seconds between checks of the memory pressure
 
 
 class Pressure:
-    """Detects that the host is short of memory."""
+    """Detects by PSI that tasks of the host wait for memory for more than `limit` percent of the
+    time.
+    """
 
     def __init__(self, host: Host, limit: float) -> None:
         self._host, self._limit = host, limit
@@ -31,7 +33,9 @@ class Pressure:
             return None
 
     def too_high(self) -> str:
-        """Return the reason to stop because tasks wait for memory, or ""."""
+        """Return the reason to stop as text if tasks wait for memory for longer than the limit
+        allows; "" if they do not, or if the kernel has no PSI.
+        """
         now, seconds = self._read(), self._host.clock() - self._when
         if not now or not self._last:
             return ""

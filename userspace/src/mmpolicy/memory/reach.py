@@ -29,10 +29,10 @@ from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
-# A barrier with a lower share, or a smaller size in kB, is not reported.
+# A barrier with a lower share of the process's memory, or a smaller size in kB, is not reported.
 MUCH, MUCH_KIB = 0.1, 32 << 10
 MOSTLY = 0.5  # Mapped files with a lower share are not reported, as every program has some.
-ALL = 0.95  # Beyond this share of memory out of reach, a policy changes nothing.
+ALL = 0.95  # from this share of memory out of reach on, a policy for large folios changes nothing
 # In a process with more kB, the search for madvise() takes too long to be done for many processes.
 INTO_KIB = 4 << 20
 ASKED, REFUSED = "hg", "nh"  # VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE
@@ -46,27 +46,27 @@ class Barrier(NamedTuple):
 
     key: str
     kib: int
-    share: float  # share of the process's resident memory
+    share: float  # `kib` as a share of the process's resident memory
     what: str  # the reason in words, beginning with "as"
     likely: str  # the likely cause by name, "" if the process shows no sign of one
     way_out: str  # the remedy
 
     @property
     def text(self) -> str:
-        """Return the barrier in words."""
+        """Return in words how much memory no policy reaches, why, and the remedy."""
         how_much = f"{self.share:.0%} of the memory ({self.kib >> 10} MiB) "
         cause = f"; cause: {self.likely}" if self.likely else ""
         return f"{how_much}{self.what}{cause}; remedy: {self.way_out}"
 
 
 class Reach(NamedTuple):
-    """All barriers found in a process."""
+    """The memory of a process that no policy for large folios reaches: one barrier for each reason."""
 
     pid: int
     name: str
     kib: int
     barriers: tuple[Barrier, ...]
-    unknown: tuple[str, ...]  # questions that could not be answered
+    unknown: tuple[str, ...]  # facts that could not be found out, as text
 
     @property
     def barred(self) -> float:
@@ -84,7 +84,7 @@ class Reach(NamedTuple):
         return next(most, "")
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each barrier."""
+        """Yield a line for each reason why no policy for large folios reaches some of the memory."""
         for each in self.barriers:
             yield f"{self.name} (pid {self.pid}): no policy for large folios reaches {each.text}"
 
@@ -95,7 +95,9 @@ class Reach(NamedTuple):
 
 
 class Clues:
-    """Facts about a process that point to causes, read on first use."""
+    """Facts about a process that hint at what forbids large folios, or asks for them; each is read
+    on first use.
+    """
 
     def __init__(self, tree: Tree, pid: int, areas: Sequence[Vma]) -> None:
         self._tree, self._pid, self._areas = tree, pid, areas
@@ -170,7 +172,7 @@ def _status(tree: Tree, pid: int) -> str:
         return ""
 
 
-Likely = Iterable[tuple[str, str]]  # causes with their remedies
+Likely = Iterable[tuple[str, str]]  # likely causes of a barrier, each with its remedy, as texts
 
 
 def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
@@ -293,7 +295,9 @@ def _none(_clues: Clues, _tree: Tree) -> Likely:
 
 
 class Kind(NamedTuple):
-    """A reason why policies do not reach memory."""
+    """A reason why policies do not reach memory: in words, and a function that looks for its
+    causes.
+    """
 
     what: str
     likely: Callable[[Clues, Tree], Likely]
@@ -488,7 +492,9 @@ def reach_of(
     tree: Tree, pids: Iterable[int], most: int, *, override: bool = False,
     own_sizes: bool = False, into_kib: float = inf,
 ) -> list[Reach]:  # fmt: skip
-    """Return the barriers of the `most` largest processes; skip processes that end meanwhile."""
+    """Return what policies cannot reach in the `most` processes with the largest RSS; skip
+    processes that end meanwhile or deny access.
+    """
     holds, sizes = Holds(tree), dict[int, int]()
     for pid in pids:
         try:

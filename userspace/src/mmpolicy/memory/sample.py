@@ -34,14 +34,15 @@ from mmpolicy.memory.folios import (
 )
 from mmpolicy.memory.space import Sizes, Space, Vma
 
-SPOT = 16  # pages
-TRIES = 8  # attempts for each wanted spot, as areas have holes
-MORE_TRIES = 64  # attempts for each wanted spot if the kernel cannot report the holes
-SURE = 2.0  # standard errors on each side of a 95 % interval
+SPOT = 16  # number of pages in a spot
+TRIES = 8  # addresses tried for each wanted spot, as some of them fall into holes
+MORE_TRIES = 64  # addresses tried for each wanted spot if the kernel cannot report the holes
+SURE = 2.0  # half the width of a 95 % confidence interval, in standard errors
 HALF_LIFE_S = 30.0  # seconds after which a spot has half of its weight
 STALE_S = 30.0  # seconds after which the list of areas is read again
 GRAINS = 8192  # largest number of pieces in which a process's memory is searched for pages
-# largest size to search if the kernel cannot scan, as each page then costs a read of 8 bytes
+# Largest size in bytes of areas that are searched for pages if the kernel cannot scan, as each page
+# then costs a read of 8 bytes.
 WALKED = 64 << 30
 NO_CGROUP = -1  # stands for an unknown cgroup of a page
 DEVICES = ("/dev/", "anon_inode:", "socket:")
@@ -50,16 +51,19 @@ SPARSE = 4  # Above this ratio of mapped to present pages, holes are located bef
 
 
 class Sample:
-    """Weighted sums over all spots that were read; older spots have less weight."""
+    """Weighted sums over all spots (64 kB of addresses) read from one kind of a process's memory;
+    older spots have less weight.
+    """
 
     def __init__(self) -> None:
         self.spots = 0.0  # weight of the spots that have any page
         self.pages = self.empty = 0.0
         self.orders: dict[int, float] = {}  # number of pages in folios of each order
-        self.others: dict[str, float] = {}  # number of pages with other properties, by name
+        # number of pages with another property, such as "locked", by its name
+        self.others: dict[str, float] = {}
         # number of all pages and of empty pages, by cgroup
         self.owners: dict[int, tuple[float, float]] = {}
-        # spots with empty pages: address | number of empty pages
+        # latest spots with empty pages, each as its address | its number of empty pages
         self._empties: array[int] | None = None
         # sums of squares and of products, for the variance
         self._pages2 = self._empty2 = self._both = 0.0
@@ -191,7 +195,9 @@ class Layout:
         self._when, self._pages = -inf, 0
 
     def refresh(self, space: Space, sizes: Sizes, now: float) -> None:
-        """Read the areas again if they are old, or if the process has grown or shrunk."""
+        """Read the areas again if they were read STALE_S seconds ago, or if RSS has changed by more
+        than 10 %.
+        """
         pages = (sizes.rss << 10) // PAGE
         if now - self._when < STALE_S and abs(pages - self._pages) * 10 <= self._pages:
             return
@@ -245,7 +251,7 @@ def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int,
 
 
 class Looker:
-    """Samples spots of processes."""
+    """Reads random spots of the memory of processes into samples."""
 
     def __init__(self, tree: Tree, rng: Random) -> None:
         self._rng, self.frames = rng, Frames(tree, few=True)
@@ -311,6 +317,9 @@ class Looker:
 
 
 def together(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the sum of figures with independent errors, and the error of the sum."""
+    """Return the sum of figures, and the error of the sum.
+
+    parts: each figure with its error; the errors are independent of each other.
+    """
     sums = sum(figure for figure, _ in parts)
     return sums, sqrt(sum(error**2 for _, error in parts))

@@ -55,7 +55,7 @@ from mmpolicy.memory.holds import Holds
 
 BLOCK = 512  # pages of a huge page
 TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
-USER_END = 1 << 63  # [vsyscall] lies above it
+USER_END = 1 << 63  # end of the addresses that are read; [vsyscall] lies above it
 AT_ONCE = 8  # most areas that one read of TEXT bytes of smaps shows
 # bytes per read of smaps for one area at a time; an area takes more bytes than this, so the kernel
 # walks no second area in a read
@@ -123,7 +123,7 @@ class Sizes(NamedTuple):
     locked: int
     # pages pinned by io_uring and for devices such as RDMA; VFIO counts its pages as locked
     pinned: int
-    tables: int  # page tables
+    tables: int  # page tables of the process
     # False if the process has forbidden large folios in all of its memory by prctl()
     thp_enabled: bool
 
@@ -156,7 +156,7 @@ class Details(NamedTuple):
 
     flags: frozenset[str]  # VmFlags such as hg, nh, lo; see proc.rst of the kernel
     lazily_freed_kib: int
-    # True if the kernel's own settings permit large folios in the area
+    # whether the kernel's own settings permit large folios in the area; None if smaps does not tell
     eligible: bool | None = None
 
 
@@ -222,7 +222,9 @@ class Space:
         return found
 
     def _pieces(self, file: str, size: int = TEXT) -> Iterator[bytes]:
-        """Yield the lines of a file that the kernel generates piece by piece."""
+        """Yield the lines of a file of /proc/PID that the kernel generates piece by piece;
+        mmap_lock is free between two reads.
+        """
         reader, offset, rest = self.tree.reader(f"/proc/{self.pid}/{file}"), 0, b""
         while True:
             with self.holds.timed():
@@ -236,8 +238,8 @@ class Space:
             yield rest
 
     def regions(self, start: int, end: int, wanted: int = ANY) -> Iterator[Region]:
-        """Yield the regions of an address range in order; adjacent regions with equal categories
-        are merged.
+        """Yield the regions of an address range in order: adjacent pages with equal categories,
+        such as PRESENT or SWAPPED, of which at least one must be wanted.
         """
         last: Region | None = None
         for region in self._regions(start, end, wanted):
@@ -281,7 +283,7 @@ class Space:
         return found, max(reached, start + PAGE) if pagemap.can_scan else start
 
     def entries(self, start: int, pages: int) -> array[int]:
-        """Return the entries of pagemap of some pages."""
+        """Return the pagemap entry of each of some adjacent pages."""
         return array("Q", self.raw_entries(start, pages))
 
     def raw_entries(self, start: int, pages: int) -> bytes:

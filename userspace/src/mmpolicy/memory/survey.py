@@ -38,11 +38,13 @@ from mmpolicy.memory.space import Sizes, Space
 KINDS = ("private", "shared")  # kinds of memory that are sampled
 SPOTS = 32  # spots read for each process in a turn; more follow if time is left
 OTHERS = ("lazily_freed", "locked", "partly_unmapped")
-ENOUGH = 512  # If time is left, a turn goes on until the sample of a process has this weight.
+# If time is left, a turn goes on until the sample of a process has this weight. A new spot counts
+# 1.
+ENOUGH = 512
 SMALL = 256  # processes with fewer resident pages are not sampled
 TICKS = 100  # ticks per second in which the kernel's files count CPU time
-# The part of the CPU share that the turns plan with; the rest is for keys, the screen, and turns
-# that take longer than planned.
+# The part of the CPU share that the turns plan with; the rest is for key presses, the screen, and
+# turns that take longer than planned.
 PLANNED = 0.95
 # indexes of the needed fields of /proc/PID/stat, counted from the field "state"
 FIELDS = (7, 9, 11, 12, 19, 20, 21)
@@ -278,7 +280,7 @@ def ksm_of(tree: Tree, pid: int) -> int:
 
 
 class Survey:
-    """Visits and samples processes within a budget."""
+    """Reads the counters of processes and samples their memory, turn by turn, within a CPU budget."""
 
     def __init__(
         self,
@@ -351,7 +353,9 @@ class Survey:
         return sorted(there - self._ignored, key=lambda pid: looked.get(pid, -inf))
 
     def _visit(self, pids: list[int], now: float, reserve: float) -> None:
-        """Read the counters of processes until only `reserve` is left of the budget."""
+        """Read the counters of processes until only `reserve` CPU seconds are left of this turn's
+        budget.
+        """
         for pid in pids:
             if self.budget.left() < reserve:
                 return
@@ -376,8 +380,8 @@ class Survey:
         known.name, known.usage, known.looked = name, usage, now
 
     def _sample(self, now: float, reserve: float) -> None:
-        """Sample memory until only `reserve` is left of the budget; large processes with small
-        samples come first.
+        """Sample memory until only `reserve` CPU seconds are left of this turn's budget; large
+        processes with small samples come first.
 
         Each process is sampled once, and again if time is left and its sample is small.
         """
@@ -406,7 +410,8 @@ class Survey:
     def _look(self, looker: Looker, process: Process, now: float) -> None:
         space = Space(self.tree, process.pid, self.holds)
         sizes = space.sizes()
-        # VmRSS may read 0, as its counters change while the kernel adds them up
+        # VmRSS may read 0, as its counters change while the kernel adds them up; then the sum of
+        # its parts is used
         if not sizes.rss:
             sizes = sizes._replace(rss=sizes.anon + sizes.file + sizes.shared)
         for sample in process.sample, process.shared:

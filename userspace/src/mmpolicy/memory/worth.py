@@ -103,7 +103,7 @@ class Way(NamedTuple):
 
     why_not: str = ""
     next_step: str = ""
-    commands: tuple[str, ...] = ()  # commands to type before it
+    commands: tuple[str, ...] = ()  # commands to type before the verb or feature can be used
 
 
 @dataclass(frozen=True)
