@@ -29,7 +29,7 @@ CPU_S = 2.0  # longest time in seconds that each CPU is used, unless a single pi
 WINDOW_S = 0.05  # longest time in seconds that CPUs fault at once
 # seconds until the CPUs start together: a fixed part, and one for each CPU
 AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001
-AGREE = 1.1  # largest factor between odd and even turns on a quiet host
+AGREE = 1.1  # if the costs of odd and even turns differ by a larger factor, the host is not quiet
 NO_REPLY = "a measuring process of mmpolicy calibrate was killed, perhaps for lack of memory"
 
 
@@ -72,7 +72,9 @@ class Crew:
             os._exit(0)
 
     def fault(self, size: int, number: int, seconds: float) -> list[Reply]:
-        """Let some CPUs fault at once for some seconds; return their results."""
+        """Let `number` CPUs take page faults of a folio size at the same time, for some seconds;
+        return the result of each CPU.
+        """
         begin = time.monotonic() + AHEAD_S + AHEAD_CPU_S * number
         order = json.dumps([size, begin, begin + seconds]).encode() + b"\n"
         members = [self._members[place] for place in spread(self.cpus, number)]

@@ -34,7 +34,7 @@ AS_IS = "as-is"
 NO_THP = "no-thp"
 COLLAPSE = "collapse"
 OUR_PROFILES = "bench-"  # beginning of the names of profiles that `bench` creates; a number follows
-# seconds without a message from the command after which the watchdog restores the knobs
+# seconds without a message from `bench` after which the watchdog restores the kernel's knobs
 LEASE_S = 30.0
 
 
@@ -92,7 +92,9 @@ class Arms:
         self.with_policies = [arm for arm in arms if arm.profile]
 
         def lost(note: str) -> None:
-            """Print that the command was killed, and delete the profiles that it had created."""
+            """Delete the profiles that `bench` had created, and print the watchdog's note that
+            `bench` was killed.
+            """
             with suppress(Error):
                 drop_profiles(tree)
             tell(note)
@@ -110,7 +112,7 @@ class Arms:
         the first run.
         """
         if self.changes_host:
-            drop_profiles(self.tree)  # profiles of a bench that was killed
+            drop_profiles(self.tree)  # a killed `bench` may have left profiles
         self.knobs.set_up()
         for arm in self.with_policies:
             perform(self.tree, create(arm.profile))
@@ -142,7 +144,7 @@ class Arms:
             self.tree.write(f"{PROFILES}/{arm.profile}/pids", str(pid))
 
     def restore(self) -> str:
-        """Restore all settings; return a warning, or ""."""
+        """Restore all settings; return a warning, or "" if all was restored."""
         note = self.knobs.restore()
         if self.with_policies:
             drop_profiles(self.tree)

@@ -26,11 +26,13 @@ from typing import NamedTuple
 
 from mmpolicy.host.calibration import PAGE, FaultCost
 
-PIECE, FAULTS = 8 << 20, 16  # bytes written at once, and fewest faults of a piece
+# bytes of a piece of memory, which is longer if it would take fewer faults than FAULTS
+PIECE, FAULTS = 8 << 20, 16
 PIECES = 3  # pieces of each size in a turn
-# fewest turns of a size, and most seconds on a busy host
+# each size is measured in at least LEAST turns; on a busy host, the turns go on for up to MOST_S
+# seconds
 LEAST, MOST_S = 24, 10.0
-FASTEST = 50  # one in this many pieces, the fastest ones, makes the result
+FASTEST = 50  # the cost of a fault is taken from the fastest one in this many pieces
 QUIET = 1.05  # on a quiet host, the median of the pieces is at most this multiple of the fastest
 
 

@@ -77,7 +77,11 @@ class Programs:
         self._starter.wait()
 
     def run(self, prepare: Prepare, no_thp: bool) -> Values:
-        """Run the work once."""
+        """Run the work once, and return its costs by metric.
+
+        prepare: called with the PID before the program begins. no_thp: forbid huge pages by
+        prctl().
+        """
         with tempfile.NamedTemporaryFile() as file:
             output = Path(file.name)
             if not self.work.server:

@@ -85,13 +85,15 @@ class Length:
             self.rounds = len(runs)
 
     def awake(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Return the arms that run in the next round."""
+        """Return the arms that run in the next round: those whose ratios are not yet precise
+        enough.
+        """
         return [arm for arm in arms if self.known.get(arm.name, inf) > self.within]
 
     @property
     def reached(self) -> float:
-        """Return half the width of the widest interval of an arm, in percent; 0 if none is known
-        yet.
+        """Return half the width of the widest interval of an arm's ratio, in percent; 0 if none is
+        known yet.
         """
         return max(self.known.values(), default=0.0)
 

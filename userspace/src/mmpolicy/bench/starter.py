@@ -116,7 +116,10 @@ def start(
 
 
 def go(pid: int, wait: bool) -> dict[str, Any]:
-    """Let a program begin; with `wait`, wait for its end."""
+    """Let a program begin; with `wait`, wait for its end and return its costs.
+
+    Without `wait`, return what end() needs later. If the program cannot be run, return the "error".
+    """
     gate, news = waiting.pop(pid)
     began = time.monotonic()
     with contextlib.suppress(BrokenPipeError):  # fails if the program was killed before it began

@@ -64,7 +64,7 @@ def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
 
 
 def asked_for(before: State, writes: Sequence[Write]) -> State:
-    """Return the state that all these writes together would result in."""
+    """Return the state that all these writes together would result in, without making them."""
     state = dict(before)
     for write in writes:
         _take(state, write)
@@ -151,7 +151,7 @@ def _tell_bounds(tree: Tree, key: Key, err: Error) -> None:
 
 
 def _take(state: State, write: Write) -> None:
-    """Apply one planned write to a copy of the state."""
+    """Apply one planned write to a copy of the state; the control tree is not changed."""
     if isinstance(write.key, Profile):
         for key in [key for key in state if _is_of(key, write.key.name)]:
             del state[key]

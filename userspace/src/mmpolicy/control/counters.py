@@ -19,12 +19,15 @@ Rates = dict[str, dict[str, float]]
 # a range of nanoseconds: its lower bound, and its upper bound, which is excluded
 Bucket = tuple[float, float]
 
-# name of a bucket of a time histogram: a factor of two of time, or an eighth of it
+# name of the counter for a bucket of a time histogram; a bucket spans a factor of two of time, or
+# an eighth of such a span
 HISTOGRAM = re.compile(r"(.+_ns)_log2_(\d+)(?:_(\d))?")
 
 
 def counted_profiles(tree: Tree) -> list[str]:
-    """Return the profiles that have counters; the error says how to mount debugfs."""
+    """Return the profiles that have counters in debugfs; if it is not mounted, the error says how
+    to mount it.
+    """
     try:
         return tree.dirs(COUNTERS)
     except Error as err:
@@ -66,9 +69,11 @@ def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
 def time_of(
     counts: Mapping[Bucket, float], percentile: float | None, spent: float = 0.0
 ) -> float | None:
-    """Return mean or percentile of a time histogram, with values spread evenly within a bucket.
+    """Return a percentile of a time histogram in ns, or the mean if `percentile` is None; None if
+    the histogram is empty.
 
-    spent: sum of all values; 0 if the module is too old to report it.
+    Values are assumed to be spread evenly within a bucket. spent: sum of all values; 0 if the
+    module is too old to report it.
     """
     buckets = sorted((bucket, count) for bucket, count in counts.items() if count > 0)
     total = sum(count for _, count in buckets)

@@ -53,7 +53,11 @@ def live(tree: Tree) -> dict[str, Any]:
 
 
 def declared(tree: Tree, now: State, target: State) -> State:
-    """Return a target state in which the entries of a running experiment are as they are now."""
+    """Return a target state in which all entries of a running experiment have their present values,
+    so that applying the target does not disturb the experiment.
+
+    The same holds for bindings that `try --watch` has removed for one block.
+    """
     target = wanted_now(tree, target)
     if not running(tree) or not has_arms(now):
         return target
@@ -62,7 +66,9 @@ def declared(tree: Tree, now: State, target: State) -> State:
 
 
 def has_arms(state: State) -> bool:
-    """Return whether the experiment compares policies, and not only the kernel's own knobs."""
+    """Return whether a state has the profiles of an experiment: the experiment then compares
+    policies, and not only the kernel's own knobs.
+    """
     return any(Profile(name) in state for name in PROFILES.values())
 
 

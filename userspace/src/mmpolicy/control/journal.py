@@ -22,10 +22,12 @@ FOLDER = "/var/lib/mmpolicy"
 JOURNAL = f"{FOLDER}/journal.jsonl"
 APPLIED = f"{FOLDER}/applied.toml"
 VERSION = 2
-# If the file has more bytes than MOST_BYTES, only the last KEPT entries are kept.
+# If the journal has more bytes than MOST_BYTES, only its last KEPT entries are kept.
 MOST_BYTES, KEPT = 4 << 20, 1000
-LOOKED_AT = 100  # lines at the end of the file in which the highest number is searched
-UNSET = "4294967295"  # login uid of a process without a login session, as the kernel shows it
+# the highest number of a change is searched in this many lines at the end of the journal
+LOOKED_AT = 100
+# login uid of a process without a login session, as the kernel shows it; not recorded
+UNSET = "4294967295"
 HINT = "mmpolicy apply FILE, or mmpolicy set, makes the settings that you want"
 
 
@@ -176,7 +178,8 @@ def record(
 ) -> Entry | None:  # fmt: skip
     """Append a change to the journal; return its entry, or None if it was skipped.
 
-    A change without keys and without a note is skipped, unless it ends the change `begun`.
+    A change without keys and without a note is skipped. begun: the open entry of a change that this
+    entry ends; it is never skipped.
     """
     keys = changed_keys(*done)
     if not keys and not note and not begun:
@@ -224,7 +227,9 @@ def _in_force(tree: Tree) -> list[Entry]:
 
 
 def known_state(tree: Tree) -> State:
-    """Return the values that this command has set since the module was loaded or reset."""
+    """Return the values that mmpolicy has set since the module was loaded or reset, by the
+    journal.
+    """
     return _together([entry.done for entry in _in_force(tree)]).after
 
 

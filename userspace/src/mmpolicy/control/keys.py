@@ -59,7 +59,9 @@ class Sorted:
 
 @dataclass(frozen=True)
 class Lease(Sorted):
-    """The lease; its value is in milliseconds."""
+    """The key of the lease, which must be renewed within this time, or the module goes back to
+    stock; its value is in milliseconds.
+    """
 
     path = f"{CONTROL}/lease_ms"
 
@@ -70,7 +72,7 @@ class Lease(Sorted):
 
 @dataclass(frozen=True)
 class ExperimentFile(Sorted):
-    """One file in the module's directory of the experiment."""
+    """The key of one file in the module's directory of the experiment."""
 
     name: str
 
@@ -90,7 +92,7 @@ class ExperimentFile(Sorted):
 
 @dataclass(frozen=True)
 class Profile(Sorted):
-    """A profile itself, without its settings; its value in a state is ""."""
+    """The key of a profile itself, without its settings; its value in a state is ""."""
 
     name: str
 
@@ -110,7 +112,9 @@ class Profile(Sorted):
 
 @dataclass(frozen=True)
 class Setting(Sorted):
-    """A knob of a policy or of a point, or the choice of a point's policy or shadow."""
+    """The key of a knob of a policy or of a point, or of the choice of a point's policy or
+    shadow.
+    """
 
     profile: str
     point: str
@@ -170,7 +174,9 @@ def choice(profile: str, point: str) -> Setting:
 
 @dataclass(frozen=True)
 class CgroupBinding(Sorted):
-    """The binding of a cgroup, known by its id, which is an inode number."""
+    """The key of the binding of a cgroup to a profile. `number` is the id of the cgroup, which is
+    its inode number.
+    """
 
     number: int
 
@@ -189,7 +195,9 @@ class CgroupBinding(Sorted):
 
 @dataclass(frozen=True)
 class ProcessBinding(Sorted):
-    """The binding of a process. Its start time tells it from a later process with the same PID."""
+    """The key of the binding of a process to a profile. The start time tells the process from a
+    later process with the same PID.
+    """
 
     number: int
     start: int  # start time in ticks since boot

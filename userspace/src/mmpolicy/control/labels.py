@@ -25,9 +25,10 @@ DIGITS = 12  # digits of a SHA-256 that are shown
 
 
 def cgroups_of(tree: Tree, keys: Iterable[Key]) -> dict[str, str]:
-    """Return the paths of cgroups by id; the cgroup tree is walked only if a key needs it.
+    """Return the paths of all cgroups by id; {} if none of the keys is about a cgroup, as a walk of
+    the cgroup tree takes time.
 
-    Without cgroup v2, the result is empty, and ids are shown in place of paths.
+    Without cgroup v2, the result is empty, too, and ids are shown in place of paths.
     """
     if not any(isinstance(key, CgroupBinding) for key in keys):
         return {}
@@ -60,8 +61,8 @@ def label_of(key: Key, paths: Mapping[str, str] | None = None) -> str:
 
 
 def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
-    """Return the name of a key in JSON: its path in the control tree, or its text if other keys
-    share that path.
+    """Return the name of a key in JSON: its path in the control tree, or its name as text if other
+    keys share that path.
     """
     if isinstance(key, (CgroupBinding, ProcessBinding, AbsentCgroup, Profile, LoadedPolicy)):
         return label_of(key, paths)
@@ -69,7 +70,9 @@ def json_label_of(key: Key, paths: Mapping[str, str]) -> str:
 
 
 def shown(key: Key, value: str | None) -> str:
-    """Return a value as it is shown to people."""
+    """Return a value of a state as it is shown to people: "-" for a missing entry, "exists" for a
+    profile, a short SHA-256 for a BPF program, else the value itself.
+    """
     if value is None:
         return "-"
     if isinstance(key, LoadedPolicy):

@@ -82,7 +82,7 @@ def _entries(name: str, text: str) -> dict[TomlKey, Any]:
 class Maintained(NamedTuple):
     """The part of a manifest that configures `maintain`."""
 
-    cpu: float | None  # percent
+    cpu: float | None  # CPU budget in percent of one CPU; None if no file sets it
     services: list[str]  # names of units and cgroups
 
 
@@ -144,8 +144,8 @@ class Manifest:
         return tomli_w.dumps(data)
 
     def declare(self, tree: Tree, paths: Sequence[str]) -> None:
-        """Add files to the manifest that `verify` compares with. undeclare() removes a profile
-        from it.
+        """Add the files at some paths to the manifest that was applied last, with which `verify`
+        compares the host. undeclare() removes a profile from it.
         """
         files = [*self.files, *((path, tree.read(path)) for path in paths)]
         tree.keep(APPLIED, Manifest(self.name, files).text(), 0o644)
@@ -208,8 +208,8 @@ class Manifest:
         self._absent = {key.name for key in sources if key not in now}
         self._finder = Finder(tree)
         self._units = Units(tree, partial(cgroup_paths, tree))
-        # an instance that the manifest names comes before its template, whatever their order in
-        # the file
+        # entries of templates are taken first, so that the entry of an instance overrides that of
+        # its template, whatever their order in the file
         for key, value in sorted(self._entries.items(), key=lambda each: not _of_template(each[0])):
             with self._at(key):
                 state |= self._entry(tree, now, key, value)
@@ -304,7 +304,8 @@ class Manifest:
             return {Profile(profile): "", setting: _word(value)}
         if table == "experiment" and len(rest) == 1 and ExperimentFile(rest[0]) in now:
             return {ExperimentFile(rest[0]): self._scope(rest[0], _word(value))}
-        if table == "maintain" and rest:  # the module has no setting for `maintain`
+        # the module has no setting for `maintain`, so this entry adds nothing to the state
+        if table == "maintain" and rest:
             _maintained(rest, value)
             return {}
         if table in TABLES and not rest and value == {}:
@@ -344,7 +345,9 @@ class Manifest:
 
 
 def _maintained(key: list[str], value: Any) -> tuple[str, float]:
-    """Return a service and whether it is maintained; or "" and the CPU budget in percent."""
+    """Return the name of a service, and 1.0 if `maintain` works for it, else 0.0; for the entry
+    `cpu`, return "" and the CPU budget in percent.
+    """
     if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
         if not LEAST_CPU <= value <= MOST_CPU:
             text = (
@@ -372,7 +375,7 @@ def _of_template(key: TomlKey) -> bool:
 
 
 def _toml_key(key: Key) -> TomlKey:
-    """Return the path of a key in a manifest; () if manifests do not have it."""
+    """Return the path of a key in a manifest; () for a key that has no single entry there."""
     if isinstance(key, Lease):
         return ("lease_ms",)
     if isinstance(key, ExperimentFile):

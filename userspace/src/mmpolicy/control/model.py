@@ -14,7 +14,7 @@ from mmpolicy.host.knobs import chosen
 KNOBS = f"{CONTROL}/knobs"
 KNOWN_ABI = ("2",)
 
-Knobs = dict[str, Setting]  # by name
+Knobs = dict[str, Setting]  # knobs of a policy or of a point, by name
 
 
 class About(NamedTuple):
@@ -43,7 +43,9 @@ def about(tree: Tree, knob: Setting) -> About | None:
 
 
 def is_as_created(tree: Tree, key: Setting, value: str) -> bool:
-    """Return whether a setting has this value in a new profile without a write."""
+    """Return whether `value` is the value that this setting has in a profile that was just
+    created.
+    """
     told = about(tree, key)
     return value == (str(told.default) if told else key.off)
 
@@ -56,7 +58,7 @@ class Point(NamedTuple):
     active: str
     policies: tuple[str, ...]
     common: Knobs
-    knobs: dict[str, Knobs]  # by policy
+    knobs: dict[str, Knobs]  # knobs of each policy, by the policy's name
 
     @property
     def choice(self) -> Setting:

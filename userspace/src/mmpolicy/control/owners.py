@@ -23,7 +23,9 @@ HOST = "host"  # name that stands for the manifests of the host, in place of an 
 
 
 class Owned(NamedTuple):
-    """A binding that its owner wants as long as the cgroup exists."""
+    """A binding of a cgroup to a profile, which another program, its owner, wants as long as the
+    cgroup exists.
+    """
 
     owner: str
     number: int
@@ -70,7 +72,7 @@ def read_owned(tree: Tree) -> dict[CgroupBinding, Owned]:
 
 
 def check_free(tree: Tree, key: CgroupBinding, owner: str | None) -> None:
-    """Raise an error if a binding belongs to another owner."""
+    """Raise an error if another owner than `owner` (None: the user) owns this binding."""
     found = read_owned(tree).get(key)
     if found and found.owner != owner:
         text = f"the binding of cgroup {found.path} belongs to the owner '{found.owner}'"
@@ -85,7 +87,9 @@ def keep_owned(tree: Tree, owner: str, key: CgroupBinding, new: Owned | None) ->
 
 
 def lost(now: State, target: State, owned: Collection[Owned]) -> dict[str, int]:
-    """Return for each owner how many of its bindings of existing cgroups are not in force."""
+    """Return for each owner how many of its bindings of existing cgroups are not in force; under
+    HOST, count those bindings of the target state that no owner has.
+    """
     counts = Counter({HOST: 0})
     for each in owned:
         counts[each.owner] += now.get(CgroupBinding(each.number)) != each.profile

@@ -73,7 +73,9 @@ def digest(data: bytes) -> str:
 
 
 def keep_source(tree: Tree, program: Program, source: Source) -> None:
-    """Record from which file a policy was loaded. The caller holds a lock."""
+    """Record from which file a policy was loaded. The caller holds a lock, so there is only one
+    writer.
+    """
     record = {"program": program.program, **source._asdict()}
     tree.keep(f"{RECORDS}/{program.name}.json", json.dumps(record), 0o644)
 

@@ -119,7 +119,7 @@ def _left(tree: Tree) -> Iterator[Metric]:
 
 def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
     """Yield metrics about the current block of the experiment, by which a query can split the
-    metrics of an application.
+    metrics of an application; none if no block runs.
     """
     if "block" not in now:
         return
@@ -361,7 +361,7 @@ def _add_times(
     sum_ns: sum of all times; None if the module does not report it.
     """
     total = None if sum_ns is None else sum_ns * NS
-    # number of times in each factor of two, by its upper end
+    # number of recorded times in each factor of two, by its upper end in ns
     octaves: dict[float, float] = defaultdict(float)
     for (start, _), count in sorted(counts.items()):
         octaves[2.0 ** frexp(start)[1]] += count

@@ -13,14 +13,15 @@ from mmpolicy.figures import figure
 from mmpolicy.host.calibration import Calibration
 
 COUNTER = re.compile(r"shadow_(requested|allocated)_order_(\d+)")
-# counter of faults for which the shadow has found no room for a folio; an earlier folio of the
-# shadow may already contain the page of such a fault, which would avoid the fault
+# Counter of faults for which the shadow policy has found no room for a folio. An earlier folio of
+# the shadow may already contain the page of such a fault, which would avoid the fault, so these
+# faults are the difference between the least and the most.
 UNSURE = "shadow_reason_no_room"
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """The number of faults that a shadow was asked about, and how many it would have avoided."""
+    """How many faults a shadow policy was asked about, and how many it would have avoided."""
 
     faults: int
     spared_least: int

@@ -24,7 +24,7 @@ class Start(NamedTuple):
     """The record of one service that was bound when it started."""
 
     time: str
-    cgroup: int  # its id
+    cgroup: int  # id of the service's cgroup
     profile: str
     path: str
 

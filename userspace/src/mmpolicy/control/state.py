@@ -115,7 +115,7 @@ def _read_bindings(tree: Tree, profile: str) -> State:
 
 
 def process_key(tree: Tree, pid: int) -> ProcessBinding | None:
-    """Return the key of a process; None if it has ended."""
+    """Return the key for the binding of a process; None if the process has ended."""
     start = start_of(tree, pid)
     return None if start is None else ProcessBinding(pid, start)
 
@@ -301,7 +301,10 @@ def _units(old: State, new: State) -> Iterator[Write]:
 
 
 def without_gone(tree: Tree, now: State, state: State) -> State:
-    """Return the state without bindings of cgroups and processes that no longer exist."""
+    """Return `state` without bindings of cgroups and processes that no longer exist.
+
+    now: the current state; only bindings that are missing in it are checked.
+    """
     missing = [key for key in state if key not in now]
     absent = any(isinstance(key, CgroupBinding) for key in missing)
     cgroups = {CgroupBinding(int(number)) for number in cgroup_paths(tree)} if absent else set()

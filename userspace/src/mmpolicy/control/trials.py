@@ -29,10 +29,11 @@ SYSTEMD = "/run/systemd/system"  # directory that exists if systemd runs this ho
 BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"
 RUN = "try, pid "  # beginning of the text in the lock file while a trial holds the lock
 VERSION = 1
-DECISION = "decision   "  # beginning of the line of a page that says what the trial has decided
+# beginning of the line of a trial's report that says what the trial has decided
+DECISION = "decision   "
 MAINTAIN = "mmpolicy-maintain.service"
 ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
-RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases
+RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases of a trial
 # also a phase: the candidate ran once, and its effect is kept; there is no setting to keep
 DONE = "done once"
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
@@ -53,7 +54,7 @@ class Trial:
     file: str  # path of the file with the samples
     rule: str
     phase: str = RUNNING
-    profile: str = ""  # profile that the trial has kept
+    profile: str = ""  # profile that the trial has kept; "" if it has kept none
     exit: int = 0
     page: tuple[str, ...] = ()
     undo: str = ""
@@ -72,7 +73,9 @@ class Trial:
 
     @property
     def decision(self) -> tuple[str, ...]:
-        """Return the lines of the page from the last decision on; () before a decision."""
+        """Return the lines of the trial's report from the last decision on; () before a
+        decision.
+        """
         begins = [at for at, line in enumerate(self.page) if line.startswith(DECISION)]
         return self.page[begins[-1] :] if begins else ()
 
@@ -113,7 +116,9 @@ def read_trials(tree: Tree) -> list[Trial]:
 
 
 def standing(tree: Tree, trial: Trial) -> str:
-    """Return the phase of a trial, or how the host now differs from the result of the trial."""
+    """Return the phase of a trial; if the host no longer agrees with it, return how, such as
+    CUT_OFF.
+    """
     if trial.phase in (BACK, DONE):
         return trial.phase
     if trial.phase in (RUNNING, KEEPING) and running(tree):
@@ -124,7 +129,8 @@ def standing(tree: Tree, trial: Trial) -> str:
         return CUT_OFF
     watched = watched_of(tree, trial.name)
     if watched and watched.at_stock and watched.running(tree):
-        return KEPT  # at stock just for one block
+        # the service is at stock just for one block of a comparison, so the setting counts as kept
+        return KEPT
     parts = _parts_kept(tree, trial)
     if all(parts):
         return KEPT

@@ -24,16 +24,17 @@ FOLDER = "/var/lib/mmpolicy/watch"
 RUN = "try --watch, pid "
 VERSION = 1
 ON, ENDED, GOING_BACK, WENT_BACK = "on", "ended", "going back", "went back"  # phases
-KEEP_S = 28 * 86400.0  # age in seconds at which a pair of blocks is dropped
+# age in seconds at which a pair of blocks (at stock and with the setting) is dropped
+KEEP_S = 28 * 86400.0
 READABLE = 0o644
 
-# estimated effect, lower end and upper end of its interval, in percent
+# estimated effect of a setting, lower end and upper end of its interval, in percent
 Ends = tuple[float, float, float]
 
 
 class Watch(NamedTuple):
-    """A pair of blocks: when it ended, and the value of each metric at stock and with
-    the setting.
+    """A pair of blocks, one at stock and one with the setting: when the pair ended, and the value
+    of each metric at stock and with the setting.
     """
 
     at: float  # seconds since 1970
@@ -60,7 +61,7 @@ class Watched:
     interval_s: float
     began: str
     boot: str  # id of the boot in which the test's process last ran
-    # days until harm is found, by metric
+    # days until the test finds a harmful effect, by metric; 0 if it would not find it
     days: dict[str, float] = field(default_factory=dict)
     phase: str = ON
     reason: str = ""  # why the test has ended
@@ -68,7 +69,7 @@ class Watched:
     lost: int = 0  # number of pairs of blocks that were begun and not completed
     skipped: str = ""  # why the last pair of blocks was skipped
     effects: dict[str, Ends] = field(default_factory=dict)  # effects over the last week, by metric
-    pairs: int = 0  # number of pairs in the last week
+    pairs: int = 0  # number of pairs of blocks in the last week
     known: bool = False  # True once a user has acknowledged that the setting was undone
 
     @property

@@ -142,7 +142,7 @@ class Advice:
             first = -begin % BLOCK
             end = first + number * BLOCK
             memory[first:end:PAGE] = bytes(number * BLOCK // PAGE)
-            # the service manager may have set this flag, by MemoryTHP= of the unit
+            # this also clears the flag if the service manager has set it, by MemoryTHP= of the unit
             lib.prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0)
             starts = range(begin + first, begin + first + number * BLOCK, BLOCK)
             found = []

@@ -79,7 +79,7 @@ STEPS = {
 
 
 class Done(NamedTuple):
-    """Exit status and output of a run of the helper."""
+    """Exit status and output of a run of the helper program, which loads policies in BPF."""
 
     status: int
     out: str
@@ -95,9 +95,10 @@ def object_name(file: str | Path) -> str:
 
 
 def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
-    """Run the helper on the content of an object file.
+    """Run the helper program, which loads policies in BPF, on the content of an object file.
 
-    The time is limited, as the verifier may take minutes for a program.
+    After `seconds`, the helper is killed, and the result has the status -SIGKILL, as the verifier
+    may take minutes for a program.
     """
     import os
     import shutil

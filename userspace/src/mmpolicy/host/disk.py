@@ -37,7 +37,7 @@ GIVEN_REMEDIES: Remedies = {
     ENOENT: (Exit.FAILED, "give the path of a file that exists"),
 }
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-LOOK_AGAIN = 0.02  # seconds
+LOOK_AGAIN = 0.02  # seconds between two attempts to get a lock
 
 
 @contextmanager
@@ -61,7 +61,9 @@ def explain_file(err: OSError, action: str, path: Path, remedies: Remedies) -> E
 
 
 def take_lock(file: int, path: Path, wait: float) -> None:
-    """Lock an open file; if another process holds the lock, raise an error that names it."""
+    """Lock an open file; if another process holds the lock for more than `wait` seconds, raise an
+    error that names the process.
+    """
     end = time.monotonic() + wait
     if wait == inf:
         fcntl.flock(file, fcntl.LOCK_EX)

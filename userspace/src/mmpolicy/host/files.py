@@ -39,7 +39,7 @@ CONTROL = f"/sys/kernel/{MODULE}"
 MODULE_DIR = f"/sys/module/{MODULE}"
 # tracing instance of this command, which exists only while it records
 TRACING = f"/sys/kernel/tracing/instances/{MODULE}"
-# a write to this file makes the kernel act, so it is not restored like a knob
+# a write to this file makes the kernel split folios, so there is no value to restore as for a knob
 SPLIT = "/sys/kernel/debug/split_huge_pages"
 OURS = (CONTROL, TRACING)
 # directories of the kernel's own knobs
@@ -84,7 +84,7 @@ LOCK_REMEDIES: Remedies = READ_REMEDIES | {
 STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 PRIVATE = 0o600
 KNOB = stat.S_IRUSR | stat.S_IWUSR
-PATIENCE_S = 10.0  # seconds to wait for another writer
+PATIENCE_S = 10.0  # seconds to wait until another process has appended its line to the same file
 
 
 def parts_of(path: str) -> list[str]:

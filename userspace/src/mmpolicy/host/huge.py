@@ -13,7 +13,8 @@ from mmpolicy.host.processes import printable
 
 # kinds of memory with a line for huge pages in memory.stat
 KINDS = ("anon", "shmem", "file")
-V1 = {  # names of these lines in cgroup v1, where they include descendants
+# names in memory.stat of cgroup v1, where the figures include descendants, and their meaning
+V1 = {
     "total_rss": "anon", "total_rss_huge": "anon_thp",
     "total_shmem": "shmem", "total_cache": "file",
 }  # fmt: skip

@@ -14,7 +14,7 @@ from mmpolicy.host.files import KNOB_FOLDERS, Tree
 ACTIONS = ("stat_refresh",)  # files of which a read triggers an action
 SIZE = "hugepages-"  # beginning of the name of the directory of each folio size
 
-Values = dict[str, str]  # by path
+Values = dict[str, str]  # values of knobs, by path of the file
 
 
 def chosen(text: str) -> str:

@@ -61,7 +61,8 @@ def read_zones(tree: Tree) -> list[Zone]:
     for number, head in enumerate(parts):
         figures: dict[str, int] = {}
         for name, value in FIGURE.findall(zoneinfo, head.end(), ends[number]):
-            # lines of the per-CPU lists follow, with the same names
+            # lines about the per-CPU lists follow with the same names, so only the first line of a
+            # name counts
             figures.setdefault(name.rstrip(":"), int(value))
         protection = PROTECTION.search(zoneinfo, head.end(), ends[number])
         found.append(

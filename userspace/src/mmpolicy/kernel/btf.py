@@ -11,9 +11,9 @@ from mmpolicy.kernel.unpack import NotReadableError
 MAGIC, VERSION = 0xEB9F, 1
 (INT, PTR, ARRAY, STRUCT, UNION, ENUM, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, PROTO, VAR,
  DATASEC, FLOAT, DECL_TAG, TYPE_TAG, ENUM64) = range(1, 20)  # fmt: skip
-# bytes that follow the header of a type, by kind
+# bytes that follow the header of a BTF type, by kind of the type; none for other kinds
 ONCE = {INT: 4, ARRAY: 12, VAR: 4, DECL_TAG: 4}
-# bytes of each member of a type, by kind
+# bytes of each member of a BTF type, by kind of the type
 EACH = {STRUCT: 12, UNION: 12, ENUM: 8, PROTO: 8, DATASEC: 12, ENUM64: 12}
 AFTER = {PTR: "*", CONST: " const", VOLATILE: " volatile", RESTRICT: " restrict"}
 DEEPEST = 8
@@ -35,7 +35,9 @@ class Btf:
         self._types = self._number(head + types, head + types + length)
 
     def _number(self, at: int, end: int) -> list[tuple[int, int, int, int, int]]:
-        """Return name, kind, member count, size or type, and offset of each type; 0 is void."""
+        """Return for each BTF type the offset of its name, its kind, its number of members, its
+        size or the type that it refers to, and the offset behind its header. Type 0 is void.
+        """
         found = [(0, 0, 0, 0, 0)]
         if max(end, self._end) > len(self._data):
             raise NotReadableError("the BTF of the kernel ends early")

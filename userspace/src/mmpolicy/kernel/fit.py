@@ -13,7 +13,8 @@ from mmpolicy.kernel.needs import Need, One
 from mmpolicy.kernel.symbols import symbols
 from mmpolicy.kernel.unpack import NotReadableError
 
-# point that also depends on machine code (module/provider/fingerprint.c)
+# point that also depends on machine code (module/provider/fingerprint.c), so it was tested only on
+# certain kernel builds
 BY_BUILD = "anon_order"
 HOOKS = "mm_policy_register"
 # symbols that the module is linked to, unless it is the stub, with the error if one is missing
@@ -52,11 +53,14 @@ class Kernel:
 
 
 class Point:
-    """Checks the needs of one point in their order."""
+    """Checks one after another whether a kernel meets the needs of one point: functions, variables
+    and structure members.
+    """
 
     def __init__(self, kernel: Kernel, btf: Btf) -> None:
         self.kernel, self.btf = kernel, btf
-        self.ways: set[str] = set()  # kernel variants that the chosen alternatives imply
+        # variants of the kernel that follow from the alternatives found so far
+        self.ways: set[str] = set()
         self.reasons: list[str] = []
 
     def look(self, need: Need) -> None:

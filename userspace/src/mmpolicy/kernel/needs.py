@@ -13,7 +13,7 @@ TOKEN = re.compile(r'\s*(?:"([^"]*)"|(\w+|[(){},]))')
 ROW = re.compile(r"^MMP_(HOOK|CALL|VARIABLE|MEMBER|NOTHING)(?=\()", re.MULTILINE)
 TESTED = re.compile(r"\{\s*0x[0-9a-f]{16},\s*\"([^\"]+)\"\s*\}")
 GUARD = re.compile(r"^#(ifdef|endif)(?:[ \t]+(\w+))?", re.MULTILINE)
-# macros that module/arch/*/site.h define, by architecture
+# macro by which needs.h marks the needs of one architecture (module/arch/*/site.h define it)
 ONLY = {"x86": "MMP_DECODES", "arm64": "MMP_FOLDS"}
 NEVER: frozenset[str] = frozenset()
 QUOTE = '"'  # stands before a token that is a string, to tell it from a word
@@ -28,7 +28,9 @@ class One(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A need of a point: one of its alternatives must exist, on kernels with certain variants."""
+    """A need of a point: on kernels with the variants `when` and without those in `unless`, one of
+    the alternatives must exist.
+    """
 
     row: str
     point: str

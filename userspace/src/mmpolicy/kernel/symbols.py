@@ -103,6 +103,6 @@ def symbols(data: bytes) -> frozenset[str]:
             "the symbol table (kallsyms) in the kernel image is missing, or has an unknown format"
         )
     texts = (b"".join([found[1][each] for each in data[x:y]]) for x, y in _names(data, *place))
-    # The first letter of each text is the symbol's type.
+    # The first letter of each text is the symbol's type, so it is cut off.
     names = Counter(text[1:].decode(errors="replace") for text in texts)
     return frozenset(name for name, times in names.items() if times == 1)

@@ -471,7 +471,7 @@ def check_blocks(tree: Tree, reserve: float) -> None:
 
 
 def time_one(host: Host, holds: Holds) -> float:
-    """Return the median seconds of TIMED collapses on this host, measured in this command's memory."""
+    """Return the median seconds of TIMED collapses in this command's own memory on this host."""
     if not host.advice.can_collapse():
         raise Error(NO_COLLAPSE, Exit.LACKING, KERNEL)
     # statistics.median() is not used, as its import takes a tenth of the start-up time

@@ -60,7 +60,7 @@ class Barrier(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The memory of a process that no policy for large folios reaches: one barrier for each reason."""
+    """The memory of a process that no policy for large folios reaches, as one barrier a reason."""
 
     pid: int
     name: str
@@ -84,7 +84,7 @@ class Reach(NamedTuple):
         return next(most, "")
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each reason why no policy for large folios reaches some of the memory."""
+        """Yield a line for each reason why policies for large folios do not reach some memory."""
         for each in self.barriers:
             yield f"{self.name} (pid {self.pid}): no policy for large folios reaches {each.text}"
 

@@ -280,7 +280,7 @@ def ksm_of(tree: Tree, pid: int) -> int:
 
 
 class Survey:
-    """Reads the counters of processes and samples their memory, turn by turn, within a CPU budget."""
+    """Reads counters of processes and samples their memory, turn by turn, within a CPU budget."""
 
     def __init__(
         self,
