@@ -26,7 +26,8 @@ def unwind_on_signals() -> None:
     this machine before it ends.
     """
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job with & ignores SIGINT
+    # a shell makes a job with & ignore SIGINT, and this undoes that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager

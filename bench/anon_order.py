@@ -29,7 +29,8 @@ BASE = "stock-4k"
 SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
-# numbers of rounds by pattern; LESS_SPARSE is measured only on SMALL memory, MIXED on 128 MiB
+# numbers of rounds by pattern; the patterns of LESS_SPARSE are measured only on SMALL memory, those
+# of MIXED on 128 MiB
 SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}
 LESS_SPARSE = {"3_of_8": 11, "random_all": 5}
 CHANGING = ("sparse_dense", "dense_sparse")
@@ -63,7 +64,9 @@ MALLOC = Case("malloc", 128, 11)
 
 
 def policy(name: str, cap: int | None = None) -> str:
-    """Return shell commands that load the module and select a policy."""
+    """Return shell commands that load the module and select a policy; cap: its largest order, None
+    for the default of the policy.
+    """
     knob = "" if cap is None else f"echo {cap} >{POINT}/{name}/max_order && "
     return f"modprobe mmpolicy && {knob}echo {name} >{POINT}/policy"
 
@@ -164,12 +167,12 @@ def run(arms: Sequence[OrderArm], quick: bool = False) -> Results:
 
 @dataclass(frozen=True)
 class Cost:
-    """Instructions that a policy takes for a decision, without the two reads of the clock."""
+    """Instructions that a policy takes for a decision, without those of the measurement itself."""
 
     case: str
     per_fault: float
     per_page: float
-    constant: float  # instructions of the two reads of the clock
+    constant: float  # instructions of the measurement itself, which reads the clock twice
 
     def text(self) -> str:
         """Return the cost in one line."""
@@ -234,7 +237,7 @@ def cell(results: Results, key: str, arm: str, case: str) -> str:
 
 
 def part(results: Results, mib: int) -> Results:
-    """Return the results on memory of this size, for the arms that are measured on it."""
+    """Return the results on memory of `mib` MiB, for the arms that are measured on it."""
     arms = {arm.name for arm in ARMS if mib in arm.areas}
     suffixes = tuple(f" {case.mib}M" for case in cases(mib))
     chosen = [s for s in results.samples if s.arm in arms and s.case.endswith(suffixes)]
@@ -264,7 +267,7 @@ PLOTTED = {
 
 
 def plot(results: Results, path: Path) -> None:
-    """Plot instructions and memory of each pattern, as multiples of the base."""
+    """Plot instructions and memory of each pattern, as multiples of the arm BASE."""
     plt = counting.pyplot()
     drawn = {mib: part(results, mib) for mib in PLOTTED}
     parts = {mib: some for mib, some in drawn.items() if {*PLOTTED[mib]} & {*some.arms()}}

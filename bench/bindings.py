@@ -29,7 +29,7 @@ echo never >{ROOT}/profiles/p/anon_order/policy
 
 
 def bind(path: str) -> str:
-    """Return shell commands that bind a cgroup."""
+    """Return shell commands that bind a cgroup to the profile p."""
     return f"stat -c %i {CGROUPS}/{path} >{ROOT}/profiles/p/cgroups\n"
 
 

@@ -26,8 +26,10 @@ MEM = "1G"
 BASE = "stock"
 SINGLE = "single pages"
 SIZES = (1, 8, 16, 32, 64, 128)
-LOADS = {"steady": 1000, "bursty": 1000, "starved 40": 1000, "starved -32": 500}  # bursts
-LEARNING = 4  # factor on bursts, so that learning is part of the result
+# number of bursts of each load
+LOADS = {"steady": 1000, "bursty": 1000, "starved 40": 1000, "starved -32": 500}
+# the arm adaptive gets this many times as many bursts, so that its learning is part of the result
+LEARNING = 4
 REDIRECT = "redirect"
 ROUNDS, PACKETS = 5, 1000
 
@@ -51,7 +53,8 @@ NO_PAIRS = "busybox ip link del in && busybox ip link del out"
 class BulkArm(Arm):
     """An arm. All arms of a kernel run in one guest, one after another.
 
-    parameters: parameters of the consumer, as for parameters(). times: factor on the bursts.
+    parameters: parameters of the module mmpolicy_page_pool, which takes pages from a pool; see
+    parameters(). times: factor on the number of bursts.
     """
 
     parameters: str = "single=0"
@@ -59,7 +62,9 @@ class BulkArm(Arm):
 
 
 def fixed(pages: int) -> str:
-    """Return shell commands that select a fixed size."""
+    """Return shell commands that select the policy `fixed` with this number of pages for each
+    refill.
+    """
     return f"echo {pages} >{POINT}/fixed/pages && echo fixed >{POINT}/policy"
 
 
@@ -80,7 +85,9 @@ KERNELS = {
 
 
 def parameters(words: str) -> str:
-    """Return shell commands that set parameters of the consumer, such as "load=steady rounds=3"."""
+    """Return shell commands that set parameters of the module mmpolicy_page_pool, given as words
+    such as "load=steady rounds=3".
+    """
     pairs = (word.split("=") for word in words.split())
     return " && ".join(f"echo {value} >{PARAMETERS}/{name}" for name, value in pairs)
 
@@ -123,7 +130,7 @@ def run() -> Results:
 
 
 def best_fixed(results: Results, load: str) -> float:
-    """Return the cost of the best fixed size."""
+    """Return the instructions per page of the arm `fixed` with the best size for a load."""
     return min(results.value(f"fixed-{pages}", load, "ticks") for pages in SIZES)
 
 

@@ -190,7 +190,7 @@ def areas(smaps: str) -> dict[str, int]:
 
 
 def peaks(caller: Caller) -> dict[str, int]:
-    """Return the median peak memory under each setting, in KiB."""
+    """Return the program's median peak memory under each of the settings ARMS, in KiB."""
     arms = [word for name, arm in ARMS.items() for word in ("--arm", f"{name}: {arm}")]
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/out.json"
@@ -231,7 +231,7 @@ def amount(kib: int) -> str:
 
 
 def row(name: str, found: Mapping[str, Any]) -> str:
-    """Return the row of the table."""
+    """Return the row of a program in the table of docs/asks.md."""
     made = [f"`{advice}` {number:,} x, {amount(kib)}"
             for advice, (number, kib) in found["advice"].items()]  # fmt: skip
     made += ["`prctl`"] * found["forbids"]
@@ -243,7 +243,7 @@ def row(name: str, found: Mapping[str, Any]) -> str:
 
 
 def page(kept: Mapping[str, Any], text: str) -> str:
-    """Return the document with a new table."""
+    """Return the text of docs/asks.md with a new table."""
     rows = [row(name, found) for name, found in kept["programs"].items()]
     head = [
         f"Linux {kept['kernel']}, {kept['machine']}, `enabled` is `madvise`.",
@@ -272,7 +272,7 @@ def read() -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> None:
-    """Run missing programs, and write the table."""
+    """Run the programs that bench/callers.json lacks, and write the table of docs/asks.md."""
     parser = argparse.ArgumentParser(prog="./dev bench callers", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="programs with this in the name")
     parser.add_argument("--no-settings", action="store_true", help="without measuring peak memory")

@@ -71,7 +71,7 @@ PATIENCE_S = 1800
 
 
 class Line(NamedTuple):
-    """The program's output for a quarter of a second."""
+    """What the program bigheap prints for a quarter of a second."""
 
     at: float  # time when the line was read
     ns: float  # mean time of an access
@@ -79,7 +79,7 @@ class Line(NamedTuple):
 
 
 class Heap:
-    """A running program that has filled its heap."""
+    """A running program bigheap, which has filled its heap."""
 
     def __init__(self, job: subprocess.Popen[str]) -> None:
         self._job, self.pid = job, job.pid
@@ -136,7 +136,7 @@ def memory_of(pid: int) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator[Heap]:
-    """Start the program, and let it fill its heap under these settings of huge pages."""
+    """Start the program bigheap, and let it fill its heap under these settings of huge pages."""
     argv = [str(workload("bigheap")), str(mib), shape, *more]
     with contextlib.ExitStack() as held:
         with thp_settings(sizes):
@@ -145,7 +145,7 @@ def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator
 
 
 class Done(NamedTuple):
-    """The result of a collapse."""
+    """The result of one run of `mmpolicy collapse`."""
 
     seconds: float
     cpu_s: float  # includes the start of the command
@@ -428,7 +428,8 @@ def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
     """Collapse the heap `ours` by `mmpolicy collapse` and the heap `theirs` by khugepaged, in
     alternating slices of time.
     """
-    # this run frees small pages, which the host has backed, for the start of the measured process
+    # this run frees small pages that the host has already backed with memory, so that the start of
+    # the measured process does not wait for the host
     with Verb("--help") as verb:
         verb.work(PATIENCE_S)
     thread, verb = Khugepaged(), Verb("--json", "--pid", str(ours.pid), *QUICK)
@@ -492,18 +493,18 @@ def host() -> str:
 
 
 def with_this_host(found: dict[str, Any]) -> dict[str, Any]:
-    """Return what is kept of the part "cpu", by host, with a new result of this host."""
+    """Return the stored results of the part "cpu" by host, with `found` as that of this host."""
     kept = json.loads(KEPT.read_text()).get("cpu", {}) if KEPT.exists() else {}
     return {**kept, host(): found}
 
 
 def machines(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each host on which parts were measured; with several hosts, also the names
-    of the parts.
+    """Yield a line for each host on which parts of the benchmark were measured; with several hosts,
+    the line also names these parts.
     """
     parts: dict[str, list[str]] = {}
     for part, machine in results["hosts"].items():
-        if part != "cpu":  # whose table names the hosts
+        if part != "cpu":  # the table of the part cpu itself names the hosts
             parts.setdefault(machine, []).append(part)
     for machine, of in parts.items():
         yield f"{machine}{'' if len(parts) == 1 else ': ' + ', '.join(of)}."

@@ -27,7 +27,8 @@ NODES = 2
 FILLED_MIB = 850
 BASE = "stock"
 
-# The stock arm has the module too: loading it makes some memory unmovable.
+# The module is loaded in the stock arm, too: loading it makes some memory unmovable, which must be
+# the same in all arms.
 ARMS = [Arm(name, setup=f"modprobe mmpolicy compact={name}") for name in (BASE, *POLICIES)]
 
 
@@ -95,7 +96,9 @@ def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
-    """Fill, fragment and allocate in a fresh guest, without proactive compaction."""
+    """Run the program highalloc on a case in a fresh guest, without proactive compaction; return
+    its numbers.
+    """
     must(guest, f"echo 0 >/proc/sys/vm/compaction_proactiveness && {arm.setup}")
     disk = f"/sys/block/{Path(ZRAM).name}"
     must(guest, f"[ -e {disk} ] || modprobe zram; echo 1G >{disk}/disksize")

@@ -76,7 +76,9 @@ def by_damon(stopped: Heap) -> float:
 
 
 def inside() -> dict[str, Any]:
-    """Measure all three tools on all shapes; runs in the guest, as it changes settings."""
+    """Measure `collapse`, DAMON and khugepaged on heaps of all shapes; runs in the guest, as it
+    changes settings.
+    """
     if STAT.exists():
         STAT.write_text("N")
     found = dict[str, Any]()

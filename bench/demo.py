@@ -21,7 +21,8 @@ KERNELS = {
     "patched": "the patched kernel",
     "cloud-arm64": "Debian's own kernel for clouds of arm64, in emulation",
 }
-LOADS = {"cloud-arm64": "mmpolicy load untested=1"}  # no hardware has run the module
+# the module was not tested on real arm64 hardware, so it loads only with untested=1
+LOADS = {"cloud-arm64": "mmpolicy load untested=1"}
 ARMS = {
     "stock-4k": "mmpolicy reset",
     "stock-64k": stock_size(64),
@@ -69,7 +70,7 @@ def number(value: float) -> str:
 
 
 def show(results: Results) -> None:
-    """Print the table and its conclusion."""
+    """Print the table of the arms' costs, and what follows from it."""
     rows = [
         (f"{title}, {unit}", case.name(), key, scale)
         for title, case in (("dense", DENSE), ("1 page in 64 kB", SPARSE))

@@ -25,7 +25,7 @@ from lab.programs import BenchError, must
 GROUP = "/sys/fs/cgroup/examples"
 NEW = f"{{ rmdir {GROUP} 2>/dev/null; mkdir {GROUP}; }}"
 INTO = entering(GROUP)
-ROUNDS = 3  # maximum for a pattern
+ROUNDS = 3  # most rounds of a pattern, as examples are measured with less precision
 SOURCES = (*programs.SOURCES, "examples/bpf", "userspace/bpf")
 IN_C = (programs.BASE, "never", "fixed-4", "adaptive-4")
 

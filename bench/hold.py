@@ -67,7 +67,9 @@ class Second(NamedTuple):
 
 
 class Program:
-    """The waiting program, which prints the longest wait of each second."""
+    """The running program hold, which waits in mmap() and prints its longest wait of each
+    second.
+    """
 
     def __init__(self, job: subprocess.Popen[str]) -> None:
         self._job, self.pid = job, job.pid
@@ -116,7 +118,9 @@ def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Se
 
 
 def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
-    """Measure a control and a verb; repeat both up to TRIES times until the control is quiet."""
+    """Measure the longest waits without a verb (the control) and with it; repeat both up to TRIES
+    times until the control is at most QUIET_US.
+    """
     for _ in range(TRIES):
         control = waiting.longest(CONTROL_S).alone_us
         found, status = with_verb(waiting, tree, verb, seconds)

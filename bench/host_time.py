@@ -36,12 +36,14 @@ SIZES = (16, 32, 64, 128, 256, 1024)  # kB
 
 
 def one(*sizes: int) -> str:
-    """Return an arm with these sizes on."""
+    """Return the settings of an arm in which these folio sizes (in kB) are on, and all
+    others off.
+    """
     return ",".join([NONE, *(f"hugepages-{kb}kB/enabled=always" for kb in sizes)])
 
 
 def up_to(most: int) -> str:
-    """Return an arm with all sizes from 16 kB to this one."""
+    """Return the settings of an arm in which all sizes from 16 kB to `most` kB are on."""
     return one(*(kb for kb in SIZES if kb <= most))
 
 
@@ -67,13 +69,15 @@ def words(program: Program) -> list[str]:
     if not program.client:
         return ["--", "sh", "-c", run]
     end = f"/usr/bin/python3 -I {ENDING} {SOCKET}"
-    # without its socket, the next server does not look ready before it is
+    # the load removes the socket at its end: else the next server would look ready before it is
     load = f"cd {LOADS} && {program.client} && {end} && rm -f {SOCKET}"
     return ["--server", f"sh -c '{run}'", "--ready", f"[ -S {SOCKET} ]", "--", "sh", "-c", load]
 
 
 def command(*argv: str) -> str:
-    """Run mmpolicy with these arguments; return its output. It ends if this process ends."""
+    """Run mmpolicy with these arguments; return its output. If this process ends, the kernel sends
+    the command a SIGTERM.
+    """
     found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
     line = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "mmpolicy", *argv]
     done = subprocess.run(line, env=found, capture_output=True, text=True)
@@ -89,7 +93,7 @@ def fault_costs() -> list[dict[str, Any]]:
 
 
 def prepare(program: Program) -> None:
-    """Run the command that a program needs before its runs."""
+    """Run the command that a program needs before its runs, such as one that makes a database."""
     if program.before != "true":
         subprocess.run(["sh", "-c", f"cd {LOADS} && {program.before}"], check=True)
 
@@ -161,7 +165,7 @@ def main(argv: list[str]) -> None:
     left = [each for each in wanted if each.name not in results["programs"]]
     if chosen.large:
         say_how_long(left, arms, runs)
-        length += ["--warmup", "0"]  # each program has just run
+        length += ["--warmup", "0"]  # no warm-up is needed, as each program has just run
     with fragmented() if chosen.fragmented else contextlib.nullcontext():
         results["large_percent"] = round(large_percent())
         for program in left:

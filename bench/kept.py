@@ -26,7 +26,7 @@ from lab.programs import must, ran
 
 KEPT, PAGE = TREE / "bench/kept.json", TREE / "docs/workloads.md"
 MEM, PART = "3G", 0.25
-LIMIT_S = 3600.0  # of one program, in an emulated guest
+LIMIT_S = 3600.0  # time limit in seconds for one program, in an emulated guest
 BASE, HUGE = "stock-4k", "stock-2M"
 OFF, ALWAYS = (f"echo {value} >{THP}/enabled" for value in ("never", "always"))
 ARMS = (
@@ -36,7 +36,7 @@ ARMS = (
     Arm(HUGE, setup=ALWAYS),
     Arm("adaptive-9", setup=f"{ALWAYS} && {policy('adaptive', 9)}"),
 )
-SOURCES = ("module", "bench/loads")  # the figures depend on these
+SOURCES = ("module", "bench/loads")  # directories with the files on which the figures depend
 LOOKS = "while :; do grep AnonHugePages /proc/meminfo >>/run/huge; sleep 0.5; done"
 
 

@@ -209,8 +209,8 @@ def pairs(ours: Instance, control: Instance) -> list[tuple[Turn, Turn]]:
 
 
 def logs(found: Sequence[tuple[Turn, Turn]]) -> list[float]:
-    """Return for each pair the logarithm of our CPU time per request as a multiple of the
-    control's.
+    """Return for each pair of turns the logarithm of the ratio of CPU time per request: that of the
+    collapsed instance to that of the control.
     """
     return [
         math.log(ours.cpu_ns / ours.requests / (other.cpu_ns / other.requests))

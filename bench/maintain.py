@@ -52,7 +52,7 @@ PAGE = TREE / "docs/workloads/big-heap.md"
 class Event(NamedTuple):
     """A command for a service."""
 
-    at: float  # part of the whole time
+    at: float  # time of the command as a part of the whole run, 0 to 1
     service: int
     command: str
 

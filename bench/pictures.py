@@ -26,7 +26,8 @@ IMAGES = TREE / "docs/img"
 SEEN, MAP, BARS = IMAGES / "map.json", IMAGES / "map.svg", IMAGES / "gain.svg"
 TYPED, DEMO = IMAGES / "demo.txt", IMAGES / "demo.svg"  # ./dev demo --draw writes both
 
-# The program uses 4 MiB in full, one page in 64 kB of the next 4 MiB, and so on in turn.
+# The program uses 4 MiB (PART pages) in full, then one page in 64 kB (STEP pages) of the next 4
+# MiB, and so on in turn; it has PARTS such parts.
 PART, PARTS, STEP = 1024, 8, 16
 ARMS = {
     "4 kB": "echo never >{thp}/enabled",
@@ -43,7 +44,7 @@ def look(setup: str) -> list[dict[str, Any]]:
         words += [f"every {begin + PART} {begin + 2 * PART} {STEP}"]
     command = f"{workload('ops')} {' '.join(words)} sh 'exec mmpolicy map --json $PPID'"
     with new_guest("cloud", mem="1G") as guest:
-        # with Debian's `always`, faults and khugepaged make 2 MB pages
+        # with Debian's setting `always`, faults and khugepaged would make 2 MB pages in all arms
         must(guest, f"echo madvise >{counting.THP}/enabled; {setup.format(thp=counting.THP)}")
         areas = json.loads(must(guest, command, 120))["areas"]
         guest.check()

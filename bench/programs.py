@@ -33,7 +33,8 @@ LOADS = TREE / "bench/loads"
 BUILT = cache_dir() / "programs"
 OLD_GO = "/usr/lib/go-1.19/bin/go"
 SOCKET = "/run/server"
-SOURCES = ("module", "kernel-hooks", "bench/loads")  # the figures depend on these
+# directories with the files on which the figures depend
+SOURCES = ("module", "kernel-hooks", "bench/loads")
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def tables(results: Results) -> str:
 
 
 def plot(results: Results, path: Path) -> None:
-    """Plot instructions and memory of each program, as multiples of the base."""
+    """Plot instructions and memory of each program, as multiples of the arm BASE."""
     plt = counting.pyplot()
     figure, axes = plt.subplots(2, 1, figsize=(13, 9))
     arms = [arm for arm in results.arms() if arm != BASE]
@@ -213,7 +214,8 @@ def plot(results: Results, path: Path) -> None:
         axis.set_xticklabels(results.cases(), rotation=45, ha="right", size=8)
         axis.set_ylim(bottom=0.8)
         axis.set_title(f"{'instructions' if key == 'ticks' else 'most memory'}, of {BASE}")
-        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))  # hides no bar
+        # the legend is beside the bars, so it hides none
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 

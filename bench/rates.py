@@ -35,8 +35,10 @@ DOCUMENT = TREE / "docs/rates.md"
 OLD = "5248c87"  # the commit that `--build` compares with
 SELDOM = 100_000  # objects allocated between two garbage collections, as there are few cycles
 STEP = 100  # runs between two writes of the result file
-Counts = dict[str, list[int]]  # outcome -> hits, and runs in which it was possible
-Part = tuple[str, int, int]  # world: first run, and end
+# by outcome: number of runs with this outcome, and of runs in which it was possible
+Counts = dict[str, list[int]]
+# some runs of a world: its title, number of the first run, and number after the last one
+Part = tuple[str, int, int]
 
 HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/rates.py -->
@@ -76,13 +78,17 @@ def error(hits: int, runs: int) -> float:
 
 
 def within(hits: int, runs: int, should: tuple[float, float]) -> bool:
-    """Return whether a rate is within its target, or at most three standard errors away."""
+    """Return whether a rate is in the range `should` that is promised for it, in percent, or at
+    most three standard errors away.
+    """
     rate, slack = 100 * hits / runs, 3 * error(hits, runs)
     return should[0] - slack <= rate <= should[1] + slack
 
 
 def cell(hits: int, runs: int, should: tuple[float, float]) -> str:
-    """Format a rate with its error and its target."""
+    """Format a rate with its error and the range that is promised for it, in percent; a rate that
+    breaks the promise is bold.
+    """
     text = f"{100 * hits / runs:.1f} ± {error(hits, runs):.1f}"
     low, high = should
     if (low, high) == ANY:
@@ -241,7 +247,7 @@ Both commands saw equal values, run by run; the rate is exit 0, or *found* of a 
 
 
 def compared(kept: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the findings of both builds, for worlds with an effect."""
+    """Yield a comparison of what the older build and this one find, for worlds with an effect."""
     both = [title for title in known() if title in kept and title in before]
     if both:
         yield COMPARED

@@ -35,7 +35,7 @@ PROBES = (  # x86-64: the arguments are in di, si, dx, cx, r8
     "end exit_mmap mm=%di a=%di b=%di c=%di",
 )
 EVENT = re.compile(r": (fault|unmap|move|end): \(.*?\) mm=0x(\w+) a=0x(\w+) b=0x(\w+) c=0x(\w+)")
-REGION = 1 << 18  # pages that one page of PMDs maps
+REGION = 1 << 18  # pages of 1 GiB, the addresses that one page of PMDs maps
 
 
 @dataclass
@@ -74,7 +74,7 @@ def largest(text: str) -> Touches:
 
 
 class Lines:
-    """Yields the lines of a recording."""
+    """Yields the lines of a recording, for one event after another."""
 
     def __init__(self, regions: dict[int, int]) -> None:
         self.regions = regions

@@ -112,7 +112,7 @@ def sizes_set() -> dict[str, str]:
 
 
 def tried(*words: str) -> dict[str, Any]:
-    """Run a trial; return its exit code, the main lines of its page, and its duration."""
+    """Run a trial; return its exit code, the main lines of its report, and its duration."""
     env = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONPYCACHEPREFIX": str(COMPILED)}
     begin = time.monotonic()
     argv = [sys.executable, "-m", "mmpolicy", "try", *words, "--yes", "--foreground"]

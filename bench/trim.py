@@ -51,7 +51,8 @@ class Program:
 
 SOCKET = f"{FOLDER}/socket"
 CLIENT = f"until [ -S {SOCKET} ]; do sleep 0.1; done; redis-cli -s {SOCKET}"
-# By default redis forbids huge pages for itself if `enabled` is `always`.
+# By default redis forbids huge pages for itself if `enabled` is `always`; `--disable-thp no` below
+# prevents that.
 REDIS = f"redis-server --port 0 --save '' --unixsocket {SOCKET} --enable-debug-command local "
 DELETE = "for i = 0, ARGV[1] - 1 do if i % ARGV[2] > 0 then redis.call('del', 'key:' .. i) end end"
 PROGRAMS = (

@@ -33,7 +33,8 @@ def fork(words: list[str], output: int) -> int:
     """Run the command in a process of its own; return its pid."""
     if pid := os.fork():
         return pid
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    # a shell makes background jobs ignore SIGINT, and this undoes that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)

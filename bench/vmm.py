@@ -19,7 +19,8 @@ from lab.machine import TREE
 from lab.programs import must, workload
 
 MIB = 400
-HOLES = "crumbs -100 0 32"  # all of the free memory but 100 MB
+# words for the program nodes: in all free memory but 100 MB, keep one page in 32 in use
+HOLES = "crumbs -100 0 32"
 CGROUP = "/sys/fs/cgroup/machine"
 EXAMPLES = TREE / "debian/examples/workloads.toml"
 PROFILE = f"mmpolicy load && mmpolicy apply {EXAMPLES} && mmpolicy bind --cgroup {CGROUP} vm"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-// The program burst.go in Java: makes values, drops most of them, and sums up the others.
+// The program burst.go in Java, with the same arguments and steps: it makes values, drops most of
+// them, and sums up the others.
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

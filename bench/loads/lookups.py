@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Lookups.java in Python: a service with a big dictionary of small objects."""
+"""The program Lookups.java in Python: a service with a big dictionary of small objects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// Records in a map, half of them replaced; see objects.py.
+// Makes records in a map, as a load for benchmarks, and replaces half of them, as objects.py does.
 package main
 
 import (

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-// Records in a map, half of them replaced; see objects.py.
+// Makes records in a map, as a load for benchmarks, and replaces half of them, as objects.py does.
 function record(n) {
   const words = Array.from({ length: n % 7 }, (_, i) => `word ${n + i}`);
   return { number: n, name: `name of ${n}`, words, half: n / 2 };

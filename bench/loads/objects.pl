@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-# Records in a hash, half of them replaced; see objects.py.
+# Makes records in a hash, as a load for benchmarks, and replaces half of them, as objects.py does.
 use strict;
 use warnings;
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Records in a dict, half of them replaced: objects, strings and lists of several sizes."""
+"""Make records in a dict, as a load for benchmarks, and replace half of them. Records have numbers,
+strings and lists, of several sizes.
+"""
 
 from __future__ import annotations
 

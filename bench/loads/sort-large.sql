@@ -1,4 +1,4 @@
 -- SPDX-License-Identifier: GPL-2.0
--- For PostgreSQL: a sort of some 1.4 GB that fits into the memory of its backend.
+-- A load for PostgreSQL: a sort of some 1.4 GB that fits into the memory of its backend.
 set work_mem = '2000MB';
 select count(*) from (select md5(i::text) as t from generate_series(1, 6000000) i order by t offset 1) s;

@@ -112,7 +112,8 @@ def check_bpf(facts: Facts) -> Check:
     return Check("bpf", "ok", f"policies can be BPF programs; loaded: {names or 'none'}")
 
 
-# the checks of the kernel come first, as later checks use the types that they find (verbs/fit.py)
+# The checks of `doctor` in the order in which it prints them. check_kernel() of verbs/fit.py comes
+# before them; it is imported only when `doctor` runs.
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     check_hooks,
     check_thp,
