@@ -49,7 +49,9 @@ class OrderArm(Arm):
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the program touch: a pattern, the size of the memory, and a number of rounds."""
+    """One run of the program touch: a pattern of access, the size of the memory, and a number of
+    rounds.
+    """
 
     pattern: str
     mib: int
@@ -140,7 +142,7 @@ def take_sample(guest: Guest, arm: str, case: Case, before: str = "") -> Iterato
 
 
 def take(guest: Guest, arm: Arm, chosen: Sequence[Case], before: str = "") -> Iterator[Sample]:
-    """Yield the samples of one arm, after a run that warms up the free lists."""
+    """Yield the samples of one arm, after a run that warms up the kernel's lists of free pages."""
     must(guest, f"{workload('touch')} forward {max(case.mib for case in chosen)}")
     for case in chosen:
         yield from take_sample(guest, arm.name, case, before)
@@ -187,8 +189,8 @@ def counters(guest: Guest) -> dict[str, int]:
 
 
 def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
-    """Run a case; return the ticks that the module has measured in the policy, the number of
-    measured decisions, and the faults of the run.
+    """Run a case; return how many instructions the module has counted in the policy, the number of
+    decisions for which it counted, and the faults of the run.
     """
     before = counters(guest)
     samples = list(take_sample(guest, "", case))
@@ -283,7 +285,7 @@ def plot(results: Results, path: Path) -> None:
 
 
 def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
-    """Draw one group of bars per case."""
+    """Draw one group of bars per case, with a bar for each arm."""
     cases = results.cases()
     arms = [arm for arm in arms if arm in results.arms()]
     width = 0.8 / len(arms)
@@ -304,7 +306,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--small", action="store_true", help="measure nothing on 1 GiB of memory")
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
-        counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
+        # a missing matplotlib is an error now, and not after minutes of measuring
+        counting.pyplot()
     arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))
     if chosen.small:
         arms = small(arms)

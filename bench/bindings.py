@@ -69,14 +69,16 @@ def command(arm: Arm, rounds: int) -> str:
 
 
 def take(guest: Guest, arm: Arm, rounds: int) -> Sample:
-    """Return the mean instructions of a fault in an arm."""
+    """Return a sample with the mean number of instructions of a fault in an arm."""
     must(guest, f"echo 1 >{ROOT}/reset\n{arm.setup}")
     found = ran(guest, command(arm, rounds))
     return Sample(arm.name, CASE, {"ticks": found["ticks"] / found["faults"]})
 
 
 def run(quick: bool = False) -> Results:
-    """Measure all arms, one after another, after a run that warms up the free lists."""
+    """Measure all arms, one after another, after a run that warms up the kernel's lists of free
+    pages.
+    """
     results = Results("bindings", {"cpu": counting.CPU, "unit": "instructions"})
     rounds, arms = (3, [arm for arm in ARMS if arm.name in QUICK]) if quick else (21, ARMS)
     with counting.counting_guest("patched", MEM) as guest:

@@ -93,14 +93,18 @@ def parameters(words: str) -> str:
 
 
 def consume(guest: Guest, load: str, rounds: int) -> dict[str, int]:
-    """Run a load, such as "starved 40", once."""
+    """Run a load of the module mmpolicy_page_pool once, such as "starved 40"; return its counts."""
     name, _, left = load.partition(" ")
     words = f"load={name} rounds={rounds} left={left or 0}"
     return ran(guest, f"{parameters(words)} && cat {RUN}")
 
 
 def redirect(guest: Guest, rounds: int = ROUNDS, packets: int = PACKETS) -> dict[str, int]:
-    """Send packets through the interfaces of PAIRS; wrong data makes the workload fail."""
+    """Run the program redirect, which sends packets through the interfaces of PAIRS; return its
+    counts.
+
+    It fails if data is wrong.
+    """
     command = f"{workload('redirect')} in mid out end {rounds} {packets}"
     return ran(guest, command)
 

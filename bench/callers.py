@@ -156,8 +156,8 @@ def calls(caller: Caller) -> dict[str, Any]:
 
 
 def shares(caller: Caller) -> dict[str, dict[str, int]]:
-    """Return the anonymous memory in total and in areas with advice, in KiB, at each time of
-    LOOKS_S after the start.
+    """Return the program's anonymous memory, in total and in areas with MADV_HUGEPAGE or
+    MADV_NOHUGEPAGE, in KiB, at each time of LOOKS_S after the start.
     """
     found = {}
     with running(caller.words(holds=True), caller.env) as process:
@@ -206,13 +206,13 @@ def peaks(caller: Caller) -> dict[str, int]:
 
 
 def read_peaks(kept: Mapping[str, Any]) -> dict[str, int]:
-    """Return the median peak under each arm, in KiB."""
+    """Return the median peak memory under each arm, in KiB, from the result of `mmpolicy bench`."""
     return {arm["name"]: int(median(run["peak_rss"] for run in arm["runs"])) >> 10
             for arm in kept["arms"]}  # fmt: skip
 
 
 def version(caller: Caller) -> str:
-    """Return the name and version of the calling library or runtime."""
+    """Return the name and version of the library or runtime that calls madvise()."""
     if caller.wheels:
         return caller.wheels[0].replace("==", " ")
     told = subprocess.run(caller.version, capture_output=True, text=True, check=True).stdout
@@ -221,7 +221,7 @@ def version(caller: Caller) -> str:
 
 
 def title(caller: Caller) -> str:
-    """Return the key of a program in the results."""
+    """Return the key of a program in bench/callers.json."""
     return f"{version(caller)}: {caller.name}"
 
 
@@ -259,7 +259,9 @@ def page(kept: Mapping[str, Any], text: str) -> str:
 
 
 def check_setting() -> None:
-    """Raise an error if THP is not at `madvise`: some programs read the setting before they ask."""
+    """Raise an error if the host's setting of THP is not `madvise`, as some programs read it before
+    they ask for huge pages.
+    """
     path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if "[madvise]" not in path.read_text():
         raise BenchError(f"{path} is not madvise; echo madvise >{path}, and keep this setting")

@@ -59,8 +59,8 @@ TURNS, TURN_S = 60, 1
 BLOCK = 2 << 20
 QUICK = ("--cpu", "100", "--max-stop", "1000")
 SLICE_S = 0.1
-LEAD = 256  # number of free 2 MB blocks, written to just before, that are kept ahead of collapses
-ENOUGH = 95  # percent of a heap in 2 MB pages at which khugepaged is done
+LEAD = 256  # number of free 2 MB blocks, written to just before, that the next collapses will find
+ENOUGH = 95  # percentage of a heap in 2 MB pages at which khugepaged counts as done
 USED = (512, 502, 461)  # numbers of used pages in each 2 MB of the heaps with holes
 LEAST = (100, 98, 90)  # values of --min-used, in percent
 LATE_S = 20
@@ -73,7 +73,7 @@ PATIENCE_S = 1800
 class Line(NamedTuple):
     """What the program bigheap prints for a quarter of a second."""
 
-    at: float  # time when the line was read
+    at: float  # time when this line was read
     ns: float  # mean time of an access
     longest_us: float  # longest time of 32 accesses in a row
 
@@ -122,7 +122,7 @@ class Heap:
 
     @property
     def coverage(self) -> float:
-        """Return the percentage of its memory in 2 MB pages."""
+        """Return the percentage of the program's memory that is in 2 MB pages."""
         anon, huge = self.memory()
         return 100 * huge / anon
 
@@ -148,7 +148,7 @@ class Done(NamedTuple):
     """The result of one run of `mmpolicy collapse`."""
 
     seconds: float
-    cpu_s: float  # includes the start of the command
+    cpu_s: float  # CPU time in seconds, including the start of the command
     told: dict[str, Any]
 
 
@@ -159,7 +159,8 @@ class Verb:
 
     def __init__(self, *options: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
-        # the bytecode is cached, as for an installed command
+        # the bytecode is cached, so that the start takes no longer than that of an installed
+        # command
         env |= {"PYTHONPYCACHEPREFIX": str(cache_dir() / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
         argv = [sys.executable, "-m", "mmpolicy", "collapse", *options]
         # the output is read only after the end of the process, as it fits into a pipe
@@ -235,7 +236,7 @@ def free_memory(mib: int) -> Iterator[None]:
         giver = threading.Thread(target=give)
         giver.start()
         try:
-            time.sleep(0.1)  # until the thread has freed the first pages
+            time.sleep(0.1)  # by then, the thread has freed the first pages
             yield
         finally:
             over.set()
@@ -249,7 +250,7 @@ def made_by_collapse() -> int:
 
 
 def speed(lines: Sequence[Line]) -> float:
-    """Return the mean nanoseconds of an access."""
+    """Return the mean nanoseconds of an access in some lines of the program bigheap."""
     return mean(line.ns for line in lines)
 
 
@@ -586,7 +587,7 @@ def grown(found: Mapping[str, Any]) -> float:
 
 
 def cpu_row(machine: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the cells of the row of one host about CPU time."""
+    """Yield the cells of the row for one host in the table of CPU times."""
     pairs = found["pairs"]
     ms = {name: median(pair[f"{name}_ms"] for pair in pairs)
           for name in ("collapse", "khugepaged", "without_start")}  # fmt: skip

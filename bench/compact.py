@@ -106,7 +106,7 @@ def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
 
 
 def take(arm: Arm, case: Case, seeds: int) -> Sample:
-    """Run a case in one guest for each seed; return a sample with the means."""
+    """Run a case in one guest for each seed; return a sample with the means over these guests."""
     found = []
     for seed in range(1, seeds + 1):
         with counting.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
@@ -153,7 +153,7 @@ def cell(results: Results, case: str, arm: str, key: str) -> str:
 
 
 def table(results: Results, case: str) -> str:
-    """Return a table of a case with a row for each number, and with two ratios to the arm stock:
+    """Return the table of a case, with a row for each number, and with two ratios to the arm stock:
     large folios, and scanned pages.
     """
     arms = results.arms()

@@ -15,7 +15,7 @@ from lab.guest import Guest
 from lab.programs import BenchError, must
 
 DENSE, SPARSE = Case("forward", 64, 3), Case("every_64k", 64, 3)
-MISSING = 3  # exit status of doctor if a component is missing
+MISSING = 3  # exit status of `doctor` if a component is missing, as the module is here
 KERNELS = {
     "cloud": "Debian's own kernel for clouds, as its package has it",
     "patched": "the patched kernel",
@@ -103,7 +103,8 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="also write the picture of README")
     chosen = parser.parse_args()
     kernel: str = chosen.kernel
-    os.environ["MMPOLICY_FLAVORS"] = kernel  # programs are compiled for its architecture
+    # the programs that run in the guest are compiled for this kernel's architecture
+    os.environ["MMPOLICY_FLAVORS"] = kernel
     say(f"A guest with one CPU that counts instructions, and\n{KERNELS[kernel]}.")
     with counting.counting_guest(kernel, "1G") as guest:
         type_in(guest, f"echo madvise >{counting.THP}/enabled", pictured=False)

@@ -27,6 +27,6 @@ def connected() -> socket.socket:
 with connected() as wire:
     raw = wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
 os.kill(UCRED.unpack(raw)[0], signal.SIGTERM)
-time.sleep(0.01)  # until the server has received the signal
+time.sleep(0.01)  # time for the server to receive the signal
 with contextlib.suppress(OSError):  # fails if the server has ended already
     connected().close()

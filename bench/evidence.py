@@ -19,7 +19,8 @@ from bench import with_table
 TREE = Path(__file__).resolve().parent.parent
 FILES = TREE / "bench/evidence"
 DOCUMENT, DATA = TREE / "docs/evidence.md", TREE / "docs/workloads/data.md"
-OF_DATA = ("duckdb", "chdb", "polars", "pandas", "gather")  # programs in the table of DATA
+# programs in the table of docs/workloads/data.md
+OF_DATA = ("duckdb", "chdb", "polars", "pandas", "gather")
 PAGE, FOLIO = 4 << 10, 64 << 10  # bytes
 # If the ratio of the means differs from the estimated ratio by more than this, both are shown.
 APART = 0.05

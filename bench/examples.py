@@ -66,7 +66,8 @@ def main(argv: list[str]) -> None:
     if chosen.hooks:
         raise BenchError("policies in BPF need BTF, which kernels of --hooks lack; omit --hooks")
     if chosen.plot:
-        counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
+        # a missing matplotlib is an error now, and not after minutes of measuring
+        counting.pyplot()
     programs.build()
     about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "examples", about)

@@ -11,11 +11,11 @@ from pathlib import Path
 from bench import THP, thp_settings
 
 PAGE, LARGE_ORDER = mmap.PAGESIZE, 4
-# Other processes free memory meanwhile. So free blocks of 64 kB and more are allocated up to TRIES
-# times, until they are at most ENOUGH_PERCENT of the free memory.
+# Other processes free memory while this one fragments it. So free blocks of 64 kB and more are
+# allocated up to TRIES times, until they are at most ENOUGH_PERCENT of the free memory.
 ENOUGH_PERCENT, TRIES = 2, 5
-KEPT = 8  # one page in this many stays in use
-LEFT = 512 << 20  # bytes of free memory, so that the kernel does not have to reclaim
+KEPT = 8  # one page in this many stays in use, so that free blocks are smaller than 64 kB
+LEFT = 512 << 20  # bytes of memory that stay free, so that the kernel does not have to reclaim
 MADV_POPULATE_WRITE = 23  # of linux/mman.h; Python 3.11 has no name for it
 
 

@@ -37,7 +37,9 @@ VERBS = ("top --json", "map {pid}", "trim --pid {pid} --dry-run", "recommend --s
 
 
 class Waits(NamedTuple):
-    """The longest waits of the program in a run, in microseconds, and the verb's exit status."""
+    """The longest waits of the program hold in a run, in microseconds, and the verb's exit
+    status.
+    """
 
     control_us: float  # without the verb, not counting times in which a CPU stalled
     with_us: float  # with the verb, not counting times in which a CPU stalled
@@ -55,7 +57,7 @@ class Waits(NamedTuple):
 
 
 class Second(NamedTuple):
-    """A line of the program's output: the longest times within a second, in microseconds."""
+    """A line of output of the program hold: the longest times within a second, in microseconds."""
 
     whole_us: float = 0.0  # longest wait
     alone_us: float = 0.0  # longest wait, not counting times in which a CPU stalled
@@ -83,7 +85,9 @@ class Program:
         return Second(*map(float, line.split()))
 
     def longest(self, seconds: int) -> Second:
-        """Return the longest times of some seconds, after skipping the second that has begun."""
+        """Return the longest times within some seconds, after the rest of the second that has
+        begun.
+        """
         self.second()
         found = Second()
         for _ in range(seconds):
@@ -93,7 +97,7 @@ class Program:
 
 @contextmanager
 def program(mib: int, room: int, how: str) -> Iterator[Program]:
-    """Start the program, and wait until it has its memory."""
+    """Start the program hold, and wait until it has its memory."""
     argv = [str(workload("hold")), str(mib), str(room), how, "1000000"]
     with started(argv, mib) as job:
         yield Program(job)

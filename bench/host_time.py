@@ -55,7 +55,8 @@ ARMS = {
     "2 MB": one(2048),
 }
 QUICK = ("off", "off again", "to 64", "2 MB")
-# LARGE_RUNS is the smallest number that can show a difference with as many arms as QUICK has.
+# LARGE_RUNS is the smallest number of runs that can show a difference with as many arms as QUICK
+# has.
 RUNS, LARGE_RUNS = (
     12,
     7,
@@ -63,7 +64,7 @@ RUNS, LARGE_RUNS = (
 
 
 def words(program: Program) -> list[str]:
-    """Return the options and the command of `mmpolicy bench` for a program."""
+    """Return the options and the command for `mmpolicy bench` that run a program with its load."""
     preload = f"env LD_PRELOAD={program.preload} " if program.preload else ""
     run = f"cd {LOADS} && exec {preload}{program.command}"
     if not program.client:

@@ -41,7 +41,9 @@ LOOKS = "while :; do grep AnonHugePages /proc/meminfo >>/run/huge; sleep 0.5; do
 
 
 def take(guest: Guest, arm: Arm, program: Program) -> Sample:
-    """Run a program once; return its faults, its largest RSS and its most 2 MB pages, in kB."""
+    """Run a program once; return its faults, its largest RSS, and the most memory in 2 MB pages
+    that was seen, in kB.
+    """
     must(guest, "grep AnonHugePages /proc/meminfo >/run/huge")
     looks = guest.start(LOOKS)
     found = ran(guest, program.line(), LIMIT_S)
@@ -95,7 +97,7 @@ def lines(results: Results) -> Iterator[str]:
 
 
 def main(argv: list[str]) -> None:
-    """Measure the programs that FILE lacks, and print the table."""
+    """Measure the programs that the file of --json lacks, and print the table."""
     parser = counting.options("kept", "What adaptive keeps of the gain and of the memory of large "
                               "folios, on programs with hundreds of MB.")  # fmt: skip
     parser.add_argument("--arm", action="append", help="only this arm; may be repeated")

@@ -43,7 +43,7 @@ KEPT = TREE / "bench/live.json"
 PAGE = TREE / "docs/workloads/big-heap.md"
 PAIRS, TURN_S, WARM = 10, 3, 4
 MIN_USED = (100, 98, 90)
-# Sizes that make heaps of about 2 GB (redis) and 1.5 GB
+# numbers of objects that make heaps of about 2 GB (redis) and 1.5 GB
 KEYS, VALUES, OBJECTS, ROWS = 2_700_000, 4_500_000, 4_000_000, 10_000_000
 VALUE_BYTES, CLIENTS = 600, 8
 TWO_SIDED = 2.1  # 97.5 % quantile of Student's t for two groups of ten turns
@@ -184,8 +184,8 @@ def collapse(pid: int, *words: str) -> dict[str, Any]:
 
 
 def would_make(pid: int) -> dict[str, dict[str, float]]:
-    """Return for each --min-used the share of the memory that would be in 2 MB pages, and by how
-    much the memory would grow, in percent.
+    """Return for each --min-used the share of the memory that `collapse` would put into 2 MB pages,
+    and by how much the memory would grow, in percent.
     """
     found = {}
     for least in MIN_USED:
@@ -239,7 +239,8 @@ def served(start: Callable[[], contextlib.AbstractContextManager[Instance]]) -> 
     """Measure a service before, during and after a collapse, with a second instance as control."""
     with thp_settings(OFF), contextlib.ExitStack() as held:
         ours, control = (held.enter_context(start()) for _ in range(2))
-        for _ in range(WARM):  # until code is compiled and caches are filled
+        # the first turns are not measured: code is compiled and caches are filled in them
+        for _ in range(WARM):
             for each in (ours, control):
                 each.turn()
         plans = would_make(ours.pid)
@@ -282,7 +283,7 @@ def sorts() -> dict[str, Any]:
         line = f"cd {folder} && exec {backend} -c shared_buffers=8MB postgres <{query} >/dev/null"
         with subprocess.Popen(["sh", "-c", line], stderr=subprocess.DEVNULL) as job:
             plans, kib, last = {}, 0, -1
-            while job.poll() is None and kib > last:  # until its memory no longer grows
+            while job.poll() is None and kib > last:  # until the memory of the sort no longer grows
                 last = kib
                 time.sleep(2)
                 with contextlib.suppress(OSError, BenchError, ValueError):

@@ -37,7 +37,7 @@ def policy(name: str, **knobs: int) -> str:
 
 
 def loop(advice: str, *numbers: int) -> str:
-    """Return a command for the workload lazy."""
+    """Return a command for the workload lazy, with an advice and numbers as its arguments."""
     program = workload("lazy", "-pie")  # not static, for LD_PRELOAD
     return " ".join([str(program), advice, *map(str, numbers)])
 
@@ -64,7 +64,7 @@ class Case:
         return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}{muzzy}"
 
     def free_mb(self) -> float:
-        """Return the MB of free chunks at any time."""
+        """Return how many MB of chunks are free at any time."""
         return self.threads * self.chunk_kb * self.chunks / 2 / 1024
 
     def command(self, advice: str) -> str:
@@ -108,7 +108,7 @@ CASES = (
     Case(1, 1024, 16, 200),
     Case(1, rounds=40, muzzy=-1),
     Case(4, rounds=40, muzzy=-1),
-    Case(1, rounds=40, muzzy=1000),  # with more threads the result depends on timing
+    Case(1, rounds=40, muzzy=1000),  # with more threads, the result of this case depends on timing
 )
 QUICK_CASES = (
     Case(1, rounds=400),
@@ -131,7 +131,7 @@ def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
 
 
 def take(guest: Guest, arm: Arm, chosen: Sequence[Case]) -> Iterator[Sample]:
-    """Yield the samples of one arm, after a run that warms up the free lists."""
+    """Yield the samples of one arm, after a run that warms up the kernel's lists of free pages."""
     assert isinstance(arm, FreeArm)
     must(guest, Case(1).command("dontneed"))
     for case in chosen:

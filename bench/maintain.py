@@ -42,10 +42,11 @@ from mmpolicy.memory.collapse import is_huge
 KINDS = ("sit",) * 4 + ("grow",) * 3 + ("shrink",) * 3
 SAMPLE_S, END_S = 60.0, 20.0
 PAGE_BYTES, HUGE = 4096, 512
-STEPS = 12  # number of steps in which a service grows
+STEPS = 12  # number of steps in which a service that grows gets its memory
 CGROUPS = "/mmpolicy-bench-maintain"
 KEPT, IN_GUESTS = TREE / "bench/maintain.json", TREE / "bench/maintain-guests.json"
-GUEST = "--minutes 20 --mib 500 -- --settle 200s"  # arguments of the run in a guest
+# arguments of this benchmark when it runs in a guest
+GUEST = "--minutes 20 --mib 500 -- --settle 200s"
 PAGE = TREE / "docs/workloads/big-heap.md"
 
 
@@ -93,7 +94,7 @@ class State(NamedTuple):
     wrong: int  # pages with wrong contents
     there: int  # present pages of its heap
     full: int  # pages in 2 MB blocks that are filled completely
-    full_huge: int  # pages counted in `full` that are in 2 MB pages
+    full_huge: int  # pages counted in `full` that are in pages of 2 MB
     huge: int  # all pages in 2 MB pages
 
 
@@ -171,7 +172,9 @@ class Tool:
 
     @staticmethod
     def told() -> dict[str, Any]:
-        """Return the record of `maintain` about its work; {} before its first round has ended."""
+        """Return the record of its work that `maintain` keeps for other commands; {} before its
+        first round has ended.
+        """
         found: dict[str, Any] = {}
         with contextlib.suppress(OSError):
             found = json.loads(Path(LIVE).read_text())
@@ -243,7 +246,7 @@ def in_guests() -> dict[str, Any]:
 
 
 def guest_lines(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the table of the runs in guests."""
+    """Yield the lines of the table about the runs in guests."""
     first = next(iter(results.values()))
     yield (
         f"Guests with {first['host'].partition(',')[0]}, one CPU, {len(KINDS) * first['mib']} MB, "

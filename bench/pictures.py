@@ -37,7 +37,7 @@ ARMS = {
 
 
 def look(setup: str) -> list[dict[str, Any]]:
-    """Return the program's runs of similar pages, as `map` reports them."""
+    """Return the runs of similar pages of a program's memory, as `mmpolicy map` reports them."""
     words = [f"map {PART * PARTS}"]
     for begin in range(0, PART * PARTS, 2 * PART):
         words += [f"touch {begin} {begin + PART}"]
@@ -55,7 +55,7 @@ def look(setup: str) -> list[dict[str, Any]]:
 
 
 def blocks(runs: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return the used and the empty pages of each 64 kB."""
+    """Return for each 64 kB of the program's memory the number of used and of empty pages."""
     found = [[0, 0] for _ in range(PART * PARTS // STEP)]
     for run in runs:
         if run["kind"] != ".":
@@ -91,7 +91,9 @@ def box(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 
 def strip(y: int, found: list[tuple[int, int]]) -> Iterator[str]:
-    """Yield a cell for each 64 kB: used pages at the bottom, empty ones above."""
+    """Yield the drawing of the program's memory, one cell for each 64 kB: used pages at the bottom,
+    empty ones above.
+    """
     for row in range(len(found) // COLUMNS):
         top, left = y + row * (STEP + 2), 8
         for (used, empty), alike in groupby(found[row * COLUMNS : (row + 1) * COLUMNS]):
@@ -125,8 +127,8 @@ def draw_map(seen: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def draw_bars(results: counting.Results) -> str:
-    """Return an SVG with bars: instructions of dense access, and memory of sparse access, for three
-    arms each.
+    """Return an SVG with bars for three arms: instructions of dense access, and memory of sparse
+    access.
     """
     arms = {"4 kB": "stock-4k", "64 kB for all": "stock-64k", "adaptive": "adaptive-4"}
     parts, y = [], LETTER + 8

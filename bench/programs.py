@@ -250,7 +250,8 @@ def main(argv: list[str]) -> None:
         recordings.record(chosen.record, {program.name: program.line() for program in programs})
         return
     if chosen.plot:
-        counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
+        # a missing matplotlib is an error now, and not after minutes of measuring
+        counting.pyplot()
     about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "programs", about)
     arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))

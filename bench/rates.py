@@ -33,8 +33,10 @@ KEPT = TREE / "bench/rates.json"
 BEFORE = TREE / "bench/rates-before.json"  # findings of an older build
 DOCUMENT = TREE / "docs/rates.md"
 OLD = "5248c87"  # the commit that `--build` compares with
-SELDOM = 100_000  # objects allocated between two garbage collections, as there are few cycles
-STEP = 100  # runs between two writes of the result file
+# objects allocated between two garbage collections; the default is less, and the simulations make
+# few cycles
+SELDOM = 100_000
+STEP = 100  # number of runs between two writes of the result file
 # by outcome: number of runs with this outcome, and of runs in which it was possible
 Counts = dict[str, list[int]]
 # some runs of a world: its title, number of the first run, and number after the last one
@@ -71,7 +73,8 @@ Of `try` the noise named is that of CPU time in a part; memory and work have hal
 def error(hits: int, runs: int) -> float:
     """Return the standard error of a rate, in percent.
 
-    With no hit it is computed for one hit, and with hits only for one miss, as it would be 0.
+    For no hit at all it is computed as if there was one, and for hits alone as if there was one
+    miss, as it would be 0.
     """
     share = min(max(hits, 1), runs - 1) / runs if runs > 1 else 0.5
     return 100 * sqrt(share * (1 - share) / runs)
@@ -99,7 +102,7 @@ def cell(hits: int, runs: int, should: tuple[float, float]) -> str:
 
 
 def lines(kept: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the page, without the comparison with an older build."""
+    """Yield the lines of docs/rates.md, without the comparison with an older build."""
     yield HEAD
     for verb in dict.fromkeys(world.verb for title, world in known().items() if title in kept):
         yield (
@@ -116,7 +119,9 @@ def lines(kept: Mapping[str, Any]) -> Iterator[str]:
 
 
 def row(world: World, found: Mapping[str, Any]) -> str:
-    """Return the row of a world in the table: its name, its outcomes with a target, its runs."""
+    """Return the row of a world in the table: its name, the rates of those outcomes for which
+    something is promised, and its number of runs.
+    """
     told = []
     for name, should in world.should.items():
         hits, runs = found["outcomes"].get(name, (0, 0))
@@ -185,7 +190,7 @@ def fill(path: Path, titles: Sequence[str], runs: int, jobs: int) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run missing parts of worlds, and write docs/rates.md."""
+    """Run the missing runs of all worlds, and write docs/rates.md."""
     parser = argparse.ArgumentParser(prog="./dev bench rates", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="number of runs of each world")
     parser.add_argument("--only", default="", metavar="TEXT", help="worlds with this in their name")
@@ -261,7 +266,7 @@ def compared(kept: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[str
 
 
 def difference(title: str, name: str, sides: Sequence[Mapping[str, Any]]) -> str:
-    """Return the row of a world in both builds."""
+    """Return the row that compares a rate of a world in the older build and in this one."""
     counts = [each["outcomes"][name] for each in sides]
     runs = " and ".join(dict.fromkeys(f"{of:,}" for _, of in counts))
     if name == "rounds":

@@ -40,7 +40,7 @@ REGION = 1 << 18  # pages of 1 GiB, the addresses that one page of PMDs maps
 
 @dataclass
 class Touches:
-    """The events of one address space, in pages: kind and three numbers."""
+    """The events of one address space; each has a kind and three numbers of pages."""
 
     events: list[tuple[str, int, int, int]] = field(default_factory=list)
 
@@ -49,7 +49,9 @@ class Touches:
         return sum(kind == "fault" for kind, *_ in self.events)
 
     def regions(self) -> dict[int, int]:
-        """Return for each region with a fault its number in the recording, counted from 0."""
+        """Return the number in the recording of each region with a fault; regions are 1 GiB, and
+        numbers start at 0.
+        """
         used = {a // REGION for kind, a, _, _ in self.events if kind == "fault"}
         return {region: number for number, region in enumerate(sorted(used))}
 
@@ -87,14 +89,18 @@ class Lines:
         return page + (self.regions[region] - region) * REGION
 
     def parts(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a range in used regions, one region at a time."""
+        """Yield the parts of a page range that lie in regions with a fault, one region at a
+        time.
+        """
         for region in self.regions:
             first, last = max(start, region * REGION), min(end, (region + 1) * REGION)
             if first < last:
                 yield first, last
 
     def clipped(self, start: int, end: int, page: int) -> tuple[int, int]:
-        """Return a VMA, clipped to the adjacent used regions."""
+        """Return the VMA from `start` to `end`, clipped to the regions with faults around a
+        page.
+        """
         first = last = page // REGION
         while first - 1 in self.regions:
             first -= 1
@@ -103,7 +109,9 @@ class Lines:
         return max(start, first * REGION), min(end, (last + 1) * REGION)
 
     def fault(self, page: int, start: int, end: int) -> Iterator[str]:
-        """Yield the lines of a touch; a second event for the same page in a row is left out."""
+        """Yield the lines of a recording for a touch of a page; a second touch of the same page in
+        a row is left out.
+        """
         start, end = self.clipped(start, end, page)
         vma = self.renumber(start), end - start
         if vma != self.vma:
@@ -113,7 +121,9 @@ class Lines:
         self.vma, self.page = vma, here
 
     def unmap(self, start: int, end: int, _: int) -> Iterator[str]:
-        """Yield the unmapping of pages in used regions."""
+        """Yield the lines of a recording for an unmapping of pages, without regions that have no
+        fault.
+        """
         for first, last in self.parts(start, end):
             yield f"u {self.renumber(first)} {last - first}"
 

@@ -52,7 +52,8 @@ class Case:
     arms: tuple[str, ...] = USUAL
 
 
-# This load maps more memory than the first node has free, and pins each page when it is faulted in.
+# This load maps more memory than the first node has free, and pins each page when it is faulted in,
+# so pages of the second node stay there.
 PINNED = Case(
     "pinned",
     "2G",
@@ -105,7 +106,7 @@ CASES = (
 
 
 def nodes(guest: Guest, words: str, timeout: float = 600) -> dict[str, int]:
-    """Run the program nodes with these arguments; return the numbers that it prints, by name."""
+    """Run the program nodes with some arguments; return the numbers that it prints, by name."""
     return ran(guest, f"{workload('nodes')} {words}", timeout)
 
 
@@ -140,7 +141,7 @@ def summary(found: dict[str, int]) -> dict[str, float]:
 
 
 def take(case: Case, arm: str) -> Sample:
-    """Run one arm of one case in a fresh guest.
+    """Run one arm of one case in a fresh guest, and return the sample.
 
     If the OOM killer ends the load, the sample has only the number of OOM kills.
     """

@@ -43,7 +43,7 @@ KEPT = TREE / "bench/tried.json"
 PAGE = TREE / "docs/cli.md"
 SOURCES = f"{TREE}/userspace/src:{TREE}/tests:{TREE}"
 FILL_S = 60.0
-PACE = 200_000  # accesses in a quarter of a second, for some 40 % of a CPU
+PACE = 200_000  # number of accesses in a quarter of a second; they take some 40 % of a CPU
 PAGE_LINES = ("did  ", "metric  ", "decision  ", "undo  ")
 SPARSE = """
 import mmap, sys, time
@@ -107,7 +107,7 @@ def service(argv: list[str], said: Path, sizes: Mapping[str, str]) -> Iterator[i
 
 
 def sizes_set() -> dict[str, str]:
-    """Return the text of each size's `enabled`, by its path."""
+    """Return the text of the file `enabled` of each folio size, by the file's path."""
     return {str(path): path.read_text() for path in sorted(THP.glob("hugepages-*kB/enabled"))}
 
 
@@ -172,7 +172,8 @@ def here(mib: int, block: float) -> dict[str, Any]:
 
 
 def in_guest() -> dict[str, Any]:
-    """Try each candidate in a guest of Linux 6.1, with less memory and shorter blocks.
+    """Try each candidate in a guest of Linux 6.1, with less memory and shorter blocks than on this
+    machine.
 
     The guest counts instructions as CPU time, as the time of an emulated CPU varies too much for a
     trial of `collapse`.

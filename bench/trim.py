@@ -25,13 +25,17 @@ from lab.programs import BenchError, must, ran
 MEM = "2G"
 CGROUP = "/sys/fs/cgroup/burst"
 FOLDER = "/run/burst"
-VALUES, KEPT = 160_000, 100  # values of 100 to 1,099 bytes; one in KEPT stays
+# number of values, of 100 to 1,099 bytes each, and how many of them there are for each one that
+# stays
+VALUES, KEPT = 160_000, 100
 LATER_S = 600
 KHUGEPAGED = f"{THP}/khugepaged"
 
 
 def ask(word: str) -> str:
-    """Return a command that sends a request to a program of bench/loads, and prints its answer."""
+    """Return a shell command that sends a request to a program of bench/loads, and prints the
+    answer.
+    """
     path = f"{FOLDER}/{word}"
     return f"rm -f {path}.done; touch {path}; until [ -s {path}.done ]; do sleep 0.1; done; " + (
         f"cat {path}.done"
@@ -94,14 +98,17 @@ def memory(guest: Guest) -> dict[str, float]:
 
 def trim(guest: Guest) -> dict[str, float]:
     """Run `mmpolicy trim` on the program; return its figures."""
-    # as `trim` advises, so that khugepaged does not fill the memory again
+    # as `trim` advises, max_ptes_none is set to 0, so that khugepaged does not fill the memory
+    # again
     must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
     (row,) = ran(guest, "mmpolicy trim --cgroup /burst --json 2>/dev/null")["processes"]
     return {key: float(row[key]) for key in ("empty_kib", "writes", "longest_ms") if key in row}
 
 
 def stages(guest: Guest, program: Program) -> Iterator[Sample]:
-    """Yield the memory at each stage; raise an error if `trim` has changed the values."""
+    """Yield the program's memory at each stage; raise an error if `trim` has changed the values of
+    the program.
+    """
     must(guest, program.burst)
     yield Sample("burst", program.name, memory(guest))
     must(guest, f"{program.drop}; sleep {LATER_S}")
@@ -130,12 +137,12 @@ def take(program: Program) -> list[Sample]:
 
 
 def cell(results: Results, key: str, stage: str, name: str) -> str:
-    """Format MiB of a program at a stage."""
+    """Format the MiB that a program has at a stage."""
     return f"{results.value(stage, name, key):.1f}"
 
 
 def tables(results: Results) -> str:
-    """Return MiB, with a row per program and a column per stage."""
+    """Return tables of memory in MiB, with a row per program and a column per stage."""
     return "\n\n".join(
         f"{key}, MiB\n{counting.by_arm(results, results.cases(), partial(cell, results, key))}"
         for key in ("rss", "charged", "huge")

@@ -26,11 +26,11 @@ from mmpolicy.verbs import here
 from mmpolicy.verbs.fit import points_here
 
 ENDLESS = ("watch", "maintain")  # verbs that run until Ctrl-C
-ENDLESS_S = 5  # seconds after which these verbs get a SIGINT
+ENDLESS_S = 5  # seconds after which the verbs of ENDLESS get a SIGINT
 
 
 def fork(words: list[str], output: int) -> int:
-    """Run the command in a process of its own; return its pid."""
+    """Run a command line of mmpolicy in a process of its own; return its pid."""
     if pid := os.fork():
         return pid
     # a shell makes background jobs ignore SIGINT, and this undoes that
@@ -44,7 +44,7 @@ def fork(words: list[str], output: int) -> int:
 
 
 def type_line(words: list[str]) -> tuple[int, str]:
-    """Return the exit status of the command, and its output."""
+    """Run a command line of mmpolicy; return its exit status and its output."""
     with tempfile.TemporaryFile() as output:
         pid = fork(words, output.fileno())
         if words and words[0] in ENDLESS:

@@ -30,11 +30,13 @@ PAGE = TREE / "docs/kernels.md"
 SERIES = {"5.10": "linux-5.10", "6.1": "linux-6.1", "6.12": "6.12", "7.2": "7.2", "7.3": "7.3"}
 LIMIT_S = 3600.0
 ANSWERED = (0, 6, 7, 8)  # exit codes that are no refusal: done, drift, verdicts of an experiment
-# lines with another exit code that is no refusal: after Ctrl-C, and without module or experiment
+# lines of which another exit code is no refusal: Ctrl-C has ended them, or the module or an
+# experiment is missing
 ENDED = {"watch": 130, "maintain --pid SPARSE": 130, "doctor": 3, "ab stop": 1}
 GROUP, HERE = "/sys/fs/cgroup/t/group", "/run/verbs"
 TRIED = "/sys/fs/cgroup/t/tried"  # cgroup of the program SPARSE
-# SPARSE has 2 MB folios with four used pages, FULL has single pages that are all used.
+# SPARSE has 2 MB folios with four used pages, for `trim`; FULL has single pages that are all used,
+# for `collapse`.
 TOUCHES = " ".join(f"touch {page} {page + 1}" for page in range(0, 16384, 128))
 HOLDERS = {
     "SPARSE": f"map 16384 {TOUCHES}",
@@ -55,7 +57,8 @@ hold() {{
 """
 SETUP += "\n".join(f"hold {name} '{words}'" for name, words in HOLDERS.items())
 FAULTS = "--metric 'vmstat.pgfault/s lower'"
-# The lines run in this order; OBJECT stands for the object file of the example policy backoff.
+# The command lines in the order in which they run. OBJECT stands for the object file of the example
+# policy backoff.
 LINES = (
     "",
     "doctor",
@@ -115,7 +118,7 @@ Answer = dict[str, Any]  # "exit": the exit code of a line; "reason": the error,
 
 
 def answer(status: int, line: str, output: str, names: dict[str, str]) -> Answer:
-    """Return the part of a line's result to store: its exit code, and the error if it was refused.
+    """Return what is stored about a line: its exit code, and the error if it was refused.
 
     names: replacements for values of this guest, such as the PID of SPARSE.
     """
@@ -186,7 +189,7 @@ def page(kept: dict[str, dict[str, Answer]]) -> str:
 
 
 def read() -> dict[str, dict[str, Answer]]:
-    """Return the stored answers, by kernel series and line."""
+    """Return the stored answers of bench/verbs.json, by kernel series and line."""
     found: dict[str, dict[str, Answer]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return found
 
@@ -202,7 +205,7 @@ def keep(series: str, line: str, found: Answer) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run the lines in guests of the named kernels, or of all, and write the table."""
+    """Run the command lines in guests of the named kernels, or of all, and write the table."""
     parser = argparse.ArgumentParser(prog="./dev bench verbs", description=__doc__)
     parser.add_argument("--only", choices=SERIES, action="append", help="run only on this kernel")
     parser.add_argument("--line", choices=LINES, action="append", help="run only this line")

@@ -86,7 +86,7 @@ def start_machine(guest: Guest, setup: str) -> dict[str, float]:
 
 
 def run(arms: list[str], runs: int) -> Results:
-    """Run all arms `runs` times, in turn."""
+    """Run all arms `runs` times, in turn, each in a fresh guest."""
     results = Results("vmm", {"cpu": counting.CPU})
     for number in range(1, runs + 1):
         for arm in arms:
@@ -99,7 +99,9 @@ def run(arms: list[str], runs: int) -> Results:
 
 
 def cell(results: Results, arm: str, case: str) -> str:
-    """Format the kernel time of a run in millions of instructions, and its memory in huge pages."""
+    """Format the CPU time of QEMU and the kernel's threads in a run, in millions of instructions,
+    and the machine's memory in huge pages.
+    """
     huge = results.value(arm, case, "huge") / 1024
     return f"{results.value(arm, case, 'kernel') / 1e6:,.0f} ({huge:.0f} MiB huge)"
 

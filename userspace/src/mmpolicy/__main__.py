@@ -21,7 +21,8 @@ def _run() -> None:
     import signal  # imported here, where main() catches a Ctrl-C during the import
 
     usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # a shell lets background jobs ignore the signal
+    # not if the signal is ignored, as a shell does for background jobs
+    if usual is signal.default_int_handler:
         # _end() and not KeyboardInterrupt: in some callbacks during an import, Python only prints
         # an exception and goes on
         signal.signal(signal.SIGINT, _end)
@@ -35,7 +36,7 @@ def main() -> None:
     """Import the command, and run it."""
     try:
         _run()
-    except KeyboardInterrupt:  # before or after click handles it
+    except KeyboardInterrupt:  # Ctrl-C came before click handles it, or afterwards
         _end()
 
 

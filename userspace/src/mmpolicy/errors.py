@@ -35,7 +35,7 @@ class Exit(IntEnum):
 class Error(click.ClickException):
     """An error that users see, with its exit code and the next step."""
 
-    half = False  # True if a part of the change was made and could not be undone
+    half = False  # True if a part of the change was made and could not be undone again
 
     def __init__(
         self, message: str, code: int, next_step: str, number: int = 0, path: str = ""
@@ -56,7 +56,9 @@ Remedies = dict[int, tuple[Exit, str]]
 
 
 def explain(number: int, action: str, remedies: Remedies, path: str = "") -> Error:
-    """Return the error for an errno. remedies: exit code and next step by errno."""
+    """Return the error for an errno of a failed action. remedies: exit code and next step
+    by errno.
+    """
     code, hint = remedies.get(number, (Exit.FAILED, "dmesg | tail may say why"))
     name = errno.errorcode.get(number, str(number))
     return Error(f"cannot {action}: {name} ({os.strerror(number)})", code, hint, number, path)

@@ -25,9 +25,11 @@ from mmpolicy.host.calibration import PAGE, Together, dear_in
 TURNS = 6  # measured turns for each size and number of CPUs; one turn more comes first, to warm up
 # beyond this many CPUs, the number of CPUs grows by factors of 4, to limit the time of each CPU
 MANY = 32
-CPU_S = 2.0  # longest time in seconds that each CPU is used, unless a single piece takes longer
+# longest time in seconds for which each CPU is used in all turns, unless a single piece takes
+# longer
+CPU_S = 2.0
 WINDOW_S = 0.05  # longest time in seconds that CPUs fault at once
-# seconds until the CPUs start together: a fixed part, and one for each CPU
+# seconds from the request until the CPUs start together: a fixed part, and a part for each CPU
 AHEAD_S, AHEAD_CPU_S = 0.002, 0.0001
 AGREE = 1.1  # if the costs of odd and even turns differ by a larger factor, the host is not quiet
 NO_REPLY = "a measuring process of mmpolicy calibrate was killed, perhaps for lack of memory"
@@ -53,7 +55,7 @@ class Crew:
 
     def __init__(self, cpus: Sequence[int], ready: Callable[[], None]) -> None:
         self.cpus = cpus
-        # for each process: pid, pipe for requests, pipe for replies
+        # for each process: PID, the pipe for requests to it, and the pipe for its replies
         self._members: list[tuple[int, int, int]] = []
         for cpu in cpus:
             self._members.append(self._start(cpu, ready))
@@ -97,7 +99,9 @@ class Crew:
 
 
 def _member(cpu: int, read: int, write: int, ready: Callable[[], None]) -> None:
-    """Run as one of the processes: take faults on request, until the parent has ended."""
+    """Run as one of the processes of a Crew: take page faults on request, until the parent has
+    ended.
+    """
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_DFL)
     os.dup2(read, 0)
@@ -122,7 +126,9 @@ def _in_a_window(size: int, begin: float, end: float) -> Reply:
 
 @contextmanager
 def crew_of(cpus: Sequence[int], ready: Callable[[], None]) -> Iterator[Crew]:
-    """Start a process on each CPU; each calls ready() before its first work."""
+    """Start a process on each CPU, which calls ready() before its first work; end all processes at
+    the end of the `with` block.
+    """
     crew = Crew(cpus, ready)
     try:
         yield crew
@@ -130,15 +136,15 @@ def crew_of(cpus: Sequence[int], ready: Callable[[], None]) -> Iterator[Crew]:
         crew.end()
 
 
-# costs of all turns, by number of CPUs and folio size
+# costs of a fault in all turns, by number of CPUs and folio size
 Turns = Mapping[tuple[int, int], Sequence[float]]
 
 
 def measure_together(
     crew: Crew, sizes: Sequence[int], enter: Callable[[int], None], tell: Callable[[float], None]
 ) -> Turns:
-    """Return the costs of each size for each number of CPUs; a size that the kernel lacks has
-    none.
+    """Return the costs of a fault in all turns, by number of CPUs and folio size, without sizes
+    that the kernel lacks.
 
     enter: enables a size for programs that ask for large folios, and disables all others. tell:
     called with the share of the work that is done; may raise an error to end the measurement.

@@ -45,7 +45,7 @@ class Arm:
     name: str
     knobs: Values = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
-    profile: str = ""  # profile with the policies of the arm; "" without policies
+    profile: str = ""  # name of the profile with the policies of the arm; "" without policies
     no_thp: bool = False  # whether to call prctl(PR_SET_THP_DISABLE) for the command
     collapse: bool = False  # whether to collapse memory of the command that is fully used
 

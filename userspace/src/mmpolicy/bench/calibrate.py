@@ -28,12 +28,14 @@ from mmpolicy.host.calibration import PAGE, FaultCost
 
 # bytes of a piece of memory, which is longer if it would take fewer faults than FAULTS
 PIECE, FAULTS = 8 << 20, 16
-PIECES = 3  # pieces of each size in a turn
+PIECES = 3  # number of pieces of each size in a turn
 # each size is measured in at least LEAST turns; on a busy host, the turns go on for up to MOST_S
 # seconds
 LEAST, MOST_S = 24, 10.0
 FASTEST = 50  # the cost of a fault is taken from the fastest one in this many pieces
-QUIET = 1.05  # on a quiet host, the median of the pieces is at most this multiple of the fastest
+# on a quiet host, the cost by the median of the pieces is at most this multiple of the cost by the
+# fastest
+QUIET = 1.05
 
 
 class Piece(NamedTuple):
@@ -54,12 +56,13 @@ class Piece(NamedTuple):
 
 
 def of_a_piece(size: int) -> tuple[Piece, bool]:
-    """Return the times of one piece with folios of this size, and whether the kernel gave such
-    folios.
+    """Return the times of one piece of memory with folios of this size, and whether the kernel gave
+    it such folios.
     """
     piece = max(PIECE, FAULTS * size)
     area = mmap.mmap(-1, piece + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without THP refuses both, and gives single pages alone
+    # a kernel without THP refuses both advices, and gives single pages in any case
+    with suppress(OSError):
         area.madvise(mmap.MADV_HUGEPAGE if size > PAGE else mmap.MADV_NOHUGEPAGE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(area))
     (first, taken), (again, _) = [_written(-(-start // size) * size, piece) for _ in range(2)]
@@ -70,7 +73,9 @@ def of_a_piece(size: int) -> tuple[Piece, bool]:
 
 
 def _written(address: int, piece: int) -> tuple[int, int]:
-    """Write to a piece of memory; return the nanoseconds of CPU time and the number of faults."""
+    """Write to a piece of memory; return the nanoseconds of CPU time that this took, and the number
+    of faults.
+    """
     faults, begin = _faults(), time.thread_time_ns()
     ctypes.memset(address, 1, piece)
     return time.thread_time_ns() - begin, _faults() - faults
@@ -118,7 +123,8 @@ def _cpus_in_turn() -> Iterator[Callable[[], None]]:
     turns = cycle(sorted(cpus))
 
     def move() -> None:
-        with suppress(OSError):  # fails if the CPU went offline
+        # fails if the CPU has gone offline; the thread then stays where it is
+        with suppress(OSError):
             os.sched_setaffinity(0, {next(turns)})
 
     try:
@@ -128,11 +134,11 @@ def _cpus_in_turn() -> Iterator[Callable[[], None]]:
 
 
 def _cost(size: int, pieces: Sequence[Piece]) -> FaultCost:
-    """Return the cost by the fastest fiftieth of the pieces, with the costs by minimum and by
-    median.
+    """Return the cost of a fault by the fastest fiftieth of the pieces, with the costs by minimum
+    and by median.
 
-    First writes, second writes and freeing are ranked separately. The cost of a single piece is
-    not ranked, as an interrupted second write, which is subtracted, would make it look low.
+    First writes, second writes and freeing are ranked separately. The cost of a single piece is not
+    ranked, as an interrupted second write, which is subtracted, would make it look low.
     """
     first, again, back = zip(*pieces)
     kinds: tuple[Callable[[Sequence[float]], float], ...] = (min, _fastest, median)

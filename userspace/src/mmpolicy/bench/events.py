@@ -38,7 +38,9 @@ def read_events(tree: Tree) -> dict[str, int]:
 
 
 def between(before: dict[str, int], after: dict[str, int]) -> Values:
-    """Return the increase of the events between two readings, and the free blocks at both."""
+    """Return the increase of the event counters between two readings, and the free 2 MB blocks at
+    both.
+    """
     both = [name for name in COUNTED if name in before and name in after]
     found = {name: float(after[name] - before[name]) for name in both}
     ends = ((BEFORE, before), (AFTER, after))

@@ -23,7 +23,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 
 POLL_S = 0.1  # seconds between checks for signals
-MANNERS_S = 10.0  # seconds that a server has to end after SIGTERM
+MANNERS_S = 10.0  # seconds that a server has to end after SIGTERM; then it is an error
 PROMPT_S = 60.0  # time limit in seconds for a request that is immediate on an idle machine
 HARDWARE, CACHE = 0, 3  # types of counters for perf_event_open()
 DTLB, LOADS, STORES, MISSES = 3, 0 << 8, 1 << 8, 1 << 16
@@ -33,7 +33,7 @@ COUNTERS = {
     "instructions": [(HARDWARE, 1)],
     "tlb_misses": [(CACHE, DTLB | LOADS | MISSES), (CACHE, DTLB | STORES | MISSES)],
 }
-TAIL = 500  # characters of a program's output that an error quotes
+TAIL = 500  # largest number of characters of a program's output that an error quotes
 
 Values = dict[str, float]  # the costs of a run, by metric
 Prepare = Callable[[int], None]  # a function that is called with the pid before the program begins
@@ -41,7 +41,7 @@ Prepare = Callable[[int], None]  # a function that is called with the pid before
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run: a program, or a server with a load on it."""
+    """The work of a run: a program alone, or a server and a program that puts load on it."""
 
     command: Sequence[str]
     server: str = ""  # shell command of the server; its costs are measured
@@ -51,7 +51,7 @@ class Work:
 
 @dataclass
 class Programs:
-    """Runs programs. tick() raises an error when the bench must end."""
+    """Runs programs. tick() is called while they run, and raises an error when `bench` must end."""
 
     work: Work
     tick: Callable[[], None]
@@ -60,7 +60,7 @@ class Programs:
     outlived: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Programs:
-        """Start the small process that starts the programs, see starter.py."""
+        """Start the small process that starts the programs; see starter.py."""
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-I", "-S", *_starter(), str(theirs.fileno())]
         self._starter = subprocess.Popen(
@@ -94,8 +94,8 @@ class Programs:
         return self._checked(found, self.work.command[0], output)
 
     def _served(self, output: Path, prepare: Prepare, no_thp: bool) -> Values:
-        """Run the load against the server. The time is that of the load, all other costs are those
-        of the server.
+        """Run the load against the server; return the costs. The time is that of the load, all
+        other costs are those of the server.
         """
         shell = ["/bin/sh", "-c", f"exec {self.work.server}"]
         with self._started(shell, output, prepare, no_thp) as pid:
@@ -154,7 +154,7 @@ class Programs:
         try:
             self.wire.send(json.dumps([deed, fields]).encode())
             while True:
-                # Python 3.10 and newer raise TimeoutError, which is the same class
+                # socket.timeout is the same class as TimeoutError from Python 3.10 on
                 with suppress(socket.timeout):
                     answer: dict[str, Any] = json.loads(self.wire.recv(starter.LARGEST))
                     return answer

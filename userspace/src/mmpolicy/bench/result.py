@@ -18,7 +18,7 @@ from mmpolicy.bench.rounds import pairs_of, rounds_of
 from mmpolicy.figures import figure
 from mmpolicy.render import table
 
-# figures of a run: name, title, size of a unit, digits, name of the unit
+# for each figure of a run: name, title, size of the unit, digits after the point, name of the unit
 METRICS = {
     "cpu": ("CPU", 1e-3, 1, "ms"),
     "wall": ("TIME", 1e-3, 1, "ms"),
@@ -38,7 +38,7 @@ NOT_COMPARED = ("large_folios", "collapsed")
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric of an arm, compared with the first arm."""
+    """The comparison of one metric of an arm with that of the first arm."""
 
     effect: Effect | None  # None for the first arm, or if there are too few rounds
     median: float | None  # median of the ratios of all rounds
@@ -75,7 +75,9 @@ def _to_compare(names: Sequence[str]) -> list[str]:
 
 
 class Result:
-    """The result of all runs. by_median: compare medians of ratios, by the sign test."""
+    """The result of all runs of `bench`. by_median: medians of ratios are compared, by the sign
+    test.
+    """
 
     def __init__(
         self,

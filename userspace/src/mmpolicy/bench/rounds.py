@@ -24,7 +24,7 @@ from mmpolicy.figures import figure
 
 PILOT = 8  # number of rounds from which the noise is first estimated
 MOST = 400  # most rounds, even if the noise requires more
-LOOKS = 1.25  # factor by which the number of rounds grows until the precision is computed again
+LOOKS = 1.25  # after this factor of rounds, the precision is computed again
 ADVICE = "bench at a quieter time, on one CPU (taskset -c 0), or with a longer program"
 
 
@@ -37,9 +37,9 @@ class Length:
     rounds: int
     detect: float = 0.0  # change of the metric in percent that the rounds must find
     metric: str = "cpu"
-    needed: int = 0  # rounds needed for the noise so far, even if there are more than MOST
+    needed: int = 0  # number of rounds that the noise so far requires, even if it is more than MOST
     within: float = 0.0  # required precision of the median ratios in percent
-    # precision of the median ratio in percent, by arm
+    # precision that the median ratio of an arm has reached, in percent, by arm
     known: dict[str, float] = field(default_factory=dict)
     look: int = PILOT  # number of rounds after which the precision is computed next
 
@@ -121,7 +121,9 @@ class Length:
 def pairs_of(
     runs: Sequence[dict[str, Values]], first: Arm, other: Arm, metric: str
 ) -> list[tuple[float, float]]:
-    """Return the values of two arms, for each round in which both ran."""
+    """Return the values of a metric in the first and in another arm, for each round in which both
+    ran.
+    """
     both = rounds_of(runs, other)
     return [(each[first.name][metric], each[other.name][metric]) for each in both]
 
@@ -142,7 +144,9 @@ def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) 
 
 
 def _blind(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes with alternating signs, so that no sign depends on which arm is better."""
+    """Return the sizes of differences with alternating signs, so that no sign depends on which arm
+    is better.
+    """
     return [size if number % 2 else -size for number, size in enumerate(sorted(sizes))]
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_THP_DISABLE = 1, 36, 41  # of prctl()
-LARGEST = 1 << 16  # largest size of a message in bytes
+LARGEST = 1 << 16  # largest size in bytes of a request, a reply, or a file that is read
 
 PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system calls
 # read_format of perf: also return the time that a counter was enabled, and the time that it
@@ -31,17 +31,19 @@ TIMES_TOO = 1 | 2
 WITH_CHILDREN_FROM_EXEC = 1 << 0 | 1 << 1 | 1 << 12
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-# for each program: pipe that lets it begin, and pipe with its costs until exec()
+# for each program that has not begun: the pipe that lets it begin, and the pipe from which its
+# costs until exec() are read
 waiting: dict[int, tuple[int, int]] = {}
-# for each program: files of the counters that are added up, by name
+# for each program, by PID: files of the perf counters that are added up, by name of the figure
 counters: dict[int, dict[str, list[int]]] = {}
 running: set[int] = set()  # programs that were started, and whose end was not waited for yet
-reported: set[int] = set()  # processes that outlived their program and were reported
+# PIDs of processes that outlived their program and were reported already
+reported: set[int] = set()
 
 
 def _become(argv: Sequence[str], no_thp: bool, output: str, gate: int, news: int) -> None:
-    """Wait until the program may begin, write the CPU time and faults so far to `news`, and
-    exec() the program.
+    """Become a program: wait until it may begin, write the CPU time and faults so far to `news`,
+    and exec() it.
     """
     os.setsid()
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -69,7 +71,9 @@ def _open_counter(pid: int, kind: int, config: int) -> int:
 
 
 def _count(pid: int, events: Mapping[str, Sequence[tuple[int, int]]]) -> dict[str, list[int]]:
-    """Open the counters of each name, without names of which a counter cannot be opened."""
+    """Open the perf counters of each figure; leave out figures of which a counter cannot be
+    opened.
+    """
     found = {name: [_open_counter(pid, *each) for each in own] for name, own in events.items()}
     for files in found.values():
         if min(files) < 0:
@@ -84,7 +88,9 @@ def _close(files: Sequence[int]) -> None:
 
 
 def _counted(file: int) -> float:
-    """Close a counter; return its value, scaled up if it counted for a part of the time only."""
+    """Read and close a perf counter; return its value, scaled up if it counted for a part of the
+    time only.
+    """
     value, wanted, ran = struct.unpack("=QQQ", os.read(file, 24))
     os.close(file)
     return float(value * wanted / ran) if ran else 0.0
@@ -96,7 +102,7 @@ def start(
     output: str,
     events: Mapping[str, Sequence[tuple[int, int]]],
 ) -> dict[str, Any]:
-    """Fork the process of a program, which then waits for go()."""
+    """Fork the process of a program, which then waits until go() lets it begin; return its PID."""
     (gate, our_gate), (our_news, news) = os.pipe(), os.pipe()
     pid = os.fork()
     if not pid:
@@ -122,7 +128,8 @@ def go(pid: int, wait: bool) -> dict[str, Any]:
     """
     gate, news = waiting.pop(pid)
     began = time.monotonic()
-    with contextlib.suppress(BrokenPipeError):  # fails if the program was killed before it began
+    # fails if the program was killed before it could begin
+    with contextlib.suppress(BrokenPipeError):
         os.write(gate, b"1")
     os.close(gate)
     text = b""
@@ -158,7 +165,7 @@ def _outlived() -> list[str]:
     names = []
     try:
         children = [int(word) for word in _read(f"/proc/self/task/{os.getpid()}/children").split()]
-    except OSError:  # the kernel was built without CONFIG_PROC_CHILDREN
+    except OSError:  # the kernel was built without CONFIG_PROC_CHILDREN, so none are known
         return []
     for pid in children:
         if pid not in running | reported:
@@ -205,7 +212,7 @@ DEEDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Serve requests until the other end of the socket is closed."""
+    """Serve requests of `bench` until it closes the other end of the socket."""
     LIBC.prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wire = socket.socket(fileno=int(sys.argv[1]))

@@ -12,13 +12,16 @@ from mmpolicy.host.machine import Host
 
 UNDER_WAY = ("attaching", "detaching")
 LIMIT_S = 30.0
-TELL_S = 1.0  # waits of fewer seconds are not reported
+# a wait for hooks to be attached or detached is reported to the user after this many seconds
+TELL_S = 1.0
 LOOK_AGAIN_S = 0.1
 MOST_BLOCKERS = 5
 
 
 def blockers(tree: Tree) -> list[str]:
-    """Return the tasks that attaching or detaching waits for, each as text such as `1234 dd`."""
+    """Return the tasks for which attaching or detaching of hooks waits, each as text such as `1234
+    dd`; [] if there are none, or if this user may not see them.
+    """
     if not tree.exists(f"{CONTROL}/blockers"):
         return []
     try:
@@ -28,7 +31,7 @@ def blockers(tree: Tree) -> list[str]:
 
 
 def point_error(tree: Tree) -> str:
-    """Return why the module set a point back to stock by itself, or ""."""
+    """Return why the module set a policy point back to stock by itself; "" if it has not."""
     path = f"{CONTROL}/point_error"
     return tree.read(path).strip() if tree.exists(path) else ""
 
@@ -64,7 +67,9 @@ def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) ->
 
 
 def settle_to_unload(host: Host, tell: Callable[[str], None]) -> None:
-    """Reset all points to stock, and wait until all hooks are detached."""
+    """Reset all policy points to stock, and wait until all hooks are detached, so that the module
+    can be unloaded; raise an error if that takes too long.
+    """
     host.tree.write(f"{CONTROL}/reset", "1")
     state = settle(host, tell)
     if state in UNDER_WAY:

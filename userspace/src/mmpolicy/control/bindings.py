@@ -13,8 +13,8 @@ from mmpolicy.host.processes import cgroup_of
 
 
 def profile_of(tree: Tree, state: State, pid: int) -> str:
-    """Return the profile of a process: its own binding, or that of its cgroup, or the default
-    profile.
+    """Return the profile that applies to a process: the one to which the process itself is bound,
+    else that of its cgroup, else the default profile.
     """
     key = process_key(tree, pid)
     if key in state:

@@ -43,7 +43,9 @@ Origin = Callable[[Write], str]
 
 
 class StateChange(NamedTuple):
-    """The state before and after some writes, or only the entries that they changed."""
+    """The state of the control tree before and after some writes; it may have only those entries
+    that the writes have changed.
+    """
 
     before: State
     after: State
@@ -55,7 +57,7 @@ def no_origin(_write: Write) -> str:
 
 
 def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
-    """Return the current state that these writes will change.
+    """Return the current state of the control tree, which the given writes will change.
 
     If all writes bind systemd units, the module need not be loaded, as these bindings are files.
     """
@@ -131,7 +133,9 @@ def _make(tree: Tree, ours: State, write: Write, origin: Origin) -> State:
 
 
 def check_values(tree: Tree, writes: Sequence[Write], origin: Origin) -> None:
-    """Raise an error if a value is outside the bounds that the module reports; write nothing."""
+    """Raise an error if the value of a planned write is outside the bounds that the module reports;
+    write nothing.
+    """
     for write in writes:
         told = about(tree, write.key) if isinstance(write.key, Setting) else None
         digits = re.fullmatch(r"-?\d+", write.value)
@@ -162,7 +166,9 @@ def _take(state: State, write: Write) -> None:
 
 
 def _read_back(tree: Tree, state: State, write: Write) -> None:
-    """Update a copy of the state with the value that the module shows after a write."""
+    """Update a copy of the state with the value that the module shows after a write, as it may
+    differ from the written text.
+    """
     key = write.key
     if isinstance(key, Profile) and write.result is not None:
         state |= read_profile(Control(tree), key.name)

@@ -53,7 +53,9 @@ def _parse(text: str) -> dict[str, int]:
 
 
 def histograms(counters: Mapping[str, float]) -> dict[str, dict[Bucket, float]]:
-    """Return the bucket counts of each time histogram, by the name of its sum counter."""
+    """Return for each time histogram the number of times in each bucket. The key of a histogram is
+    the name of the counter with the sum of its times.
+    """
     found: dict[str, dict[Bucket, float]] = {}
     for name, count in counters.items():
         if match := HISTOGRAM.fullmatch(name):

@@ -16,15 +16,17 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 LOCK = "/run/mmpolicy/ab.lock"
-# file with the kernel's knobs to restore if the run is killed
+# file with the values to which kernel knobs are restored if `ab run` is killed
 RECOVERY = "/run/mmpolicy/knobs.json"
-LIVE = "/run/mmpolicy/ab.json"  # file with the progress of the running experiment
+# file with the progress of the running experiment, for other commands
+LIVE = "/run/mmpolicy/ab.json"
 FOLDER = "/var/lib/mmpolicy/ab"  # directory for the samples of detached runs
 RESTORE = "ab restore, pid "
 RUN = "ab run, pid "  # beginning of the text in the lock file while `ab run` holds the lock
 BENCH = "bench, pid "
 PROFILES = {"control": "ab-control", "treatment": "ab-treatment"}
-# seconds to wait until a run has restored its settings and ended, and seconds between checks
+# seconds to wait until a running experiment has restored its settings and ended, and seconds
+# between checks of that
 PATIENCE_S, LOOK_AGAIN_S = 60.0, 0.1
 
 

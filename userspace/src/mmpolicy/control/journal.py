@@ -42,7 +42,7 @@ class Entry:
     who: dict[str, int]
     done: StateChange
     note: str = ""
-    # True if the change has begun and not ended; `done` then holds what was requested
+    # True if the change has begun and not ended; `done` then holds the requested values
     open: bool = False
 
     def line(self) -> str:
@@ -167,7 +167,7 @@ def _kept(tree: Tree, entry_of: Callable[[int], Entry]) -> Entry:
 
     text = tree.append(JOURNAL, line_of)
     if len(text) > MOST_BYTES:
-        with suppress(Error):  # fails if the disk is full
+        with suppress(Error):  # fails if the disk is full; the journal then stays long
             tree.keep(JOURNAL, "".join(f"{line}\n" for line in text.splitlines()[-KEPT:]))
     return made[0]
 

@@ -118,7 +118,7 @@ class Setting(Sorted):
 
     profile: str
     point: str
-    policy: str  # "" if the setting belongs to the point itself
+    policy: str  # policy that has the knob; "" if the setting belongs to the point itself
     name: str
 
     def __post_init__(self) -> None:
@@ -140,7 +140,9 @@ class Setting(Sorted):
 
     @property
     def off(self) -> str | None:
-        """Return the value at stock; None for a knob, as only the module knows its default."""
+        """Return the value that the setting has at stock; None for a knob, as only the module knows
+        its default.
+        """
         return "stock" if self.is_choice else NO_SHADOW if self.is_shadow else None
 
     @property

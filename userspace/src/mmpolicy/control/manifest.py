@@ -54,7 +54,8 @@ OFF: State = {LEASE: "0", ENABLED: "0", CONTROL_ARM: NO_ARM, TREATMENT_ARM: NO_A
 WHOLE_HOST = "0"
 # smallest and largest CPU budget of `maintain`, in percent of one CPU
 LEAST_CPU, MOST_CPU = 0.1, 100.0
-# name of a system service, or its path as `save` prints it; not one of a user or a container
+# name of a system service, or the path of its cgroup as `save` prints it; services of a user or in
+# a container do not match
 SERVICE = re.compile(r"(?:/(?:[\w:.\\-]+\.slice/)+)?([\w:.\\@-]+?)(?:\.service)?")
 OTHER = re.compile(r".*\.(slice|scope|socket|mount|swap|target|timer|device|path)")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -68,7 +69,9 @@ def _word(value: Any) -> str:
 
 
 def _entries(name: str, text: str) -> dict[TomlKey, Any]:
-    """Return the keys and values of a file; raise an error if it is not TOML or has no version."""
+    """Return the keys and values of a manifest file; raise an error if the file is not TOML or has
+    no version.
+    """
     try:
         found = dict(leaves(tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, RecursionError) as err:
@@ -99,7 +102,8 @@ class Manifest:
         for file, text in files:
             self._entries |= _entries(file, text)
             self._places |= {key: (file, line) for key, line in key_lines(text).items()}
-        self._cgroups: dict[int, str] = {}  # name that the manifest has for each cgroup, by its id
+        # the name of each bound cgroup as the manifest has it, by the cgroup's id
+        self._cgroups: dict[int, str] = {}
         self._absent_scope = ""
 
     @classmethod
@@ -286,7 +290,7 @@ class Manifest:
     def _entry(self, tree: Tree, now: State, key: TomlKey, value: Any) -> State:
         """Return the part of the state that one entry of the manifest asks for."""
         table, *rest = key
-        # an empty table stands for a profile with all points at stock
+        # an empty table [profiles.NAME] stands for a profile with all points at stock
         if table == "profiles" and len(rest) == 1 and value == {}:
             return {Profile(rest[0]): ""}
         if key == ("version",):
@@ -330,7 +334,7 @@ class Manifest:
         if unit and not numbers:
             numbers = list(self._units.running(self._units.primary(unit)).values())
             if is_template(unit) and not numbers and self._units.knows(unit):
-                return []  # no instance of the template runs now
+                return []  # no instance of the template runs now, so there is no cgroup to bind
         self._cgroups |= dict.fromkeys(numbers, given)
         return [*map(CgroupBinding, numbers)] or [AbsentCgroup(given)]
 
@@ -390,7 +394,9 @@ def _toml_key(key: Key) -> TomlKey:
 
 
 def _path_in_file(key: Key) -> str:
-    """Return the dotted path in a manifest of a lease or a file of the experiment; else ""."""
+    """Return the dotted path that the lease or a file of the experiment has in a manifest; "" for
+    other keys.
+    """
     return ".".join(_toml_key(key)) if isinstance(key, (Lease, ExperimentFile)) else ""
 
 

@@ -51,7 +51,9 @@ def is_as_created(tree: Tree, key: Setting, value: str) -> bool:
 
 
 class Point(NamedTuple):
-    """One point in one profile, with its policies and knobs."""
+    """One policy point of the module in one profile: its active policy, all its policies, and their
+    knobs.
+    """
 
     profile: str
     name: str

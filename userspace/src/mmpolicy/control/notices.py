@@ -69,7 +69,9 @@ def proofs(tree: Tree) -> Iterator[Notice]:
 
 
 def untested(tree: Tree) -> Iterator[Notice]:
-    """Yield a notice about each kept setting that `try --watch` no longer tests since a boot."""
+    """Yield a notice about each kept setting that `try --watch` no longer tests, as a boot has
+    ended its process.
+    """
     for each in ended_by_boot(tree):
         text = (
             f"try --watch no longer tests the setting of cgroup {each.cgroup}, as the host "

@@ -15,7 +15,8 @@ from mmpolicy.host.disk import read_given_bytes
 from mmpolicy.host.files import CONTROL, Tree
 
 SLOTS = f"{CONTROL}/bpf"
-# directory that is empty after a boot, when the programs are gone, too
+# Directory with a record of each loaded BPF program. It is empty after a boot, when the programs
+# are gone, too.
 RECORDS = "/run/mmpolicy/policies"
 UNKNOWN = "unknown"  # shown in place of a file name for a program that this command has not loaded
 UNLOAD_ALL = "mmpolicy policy unload --all"
@@ -81,7 +82,7 @@ def keep_source(tree: Tree, program: Program, source: Source) -> None:
 
 
 def source_of(tree: Tree, program: Program) -> Source | None:
-    """Return the file that a policy was loaded from; None if another program has loaded it."""
+    """Return the object file that a policy was loaded from; None if mmpolicy has not loaded it."""
     path = f"{RECORDS}/{program.name}.json"
     if not tree.exists(path):
         return None

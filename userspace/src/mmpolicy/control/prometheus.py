@@ -243,7 +243,7 @@ def _build(tree: Tree) -> Metric:
 
 
 def _lease(tree: Tree) -> Iterator[Metric]:
-    """Yield the lease, and its remaining time if there is one."""
+    """Yield metrics about the lease: its length, and its remaining time if a lease is set."""
     lease = lease_of(tree)
     if lease:
         told = "Length of the lease; 0: no lease."
@@ -288,7 +288,7 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
         "Number of cgroups or processes bound to a profile.",
         labels=["profile", "kind"],
     )
-    # the label has the name that cAdvisor gives it, so that a query can join metrics of both
+    # the label `id` has the name that cAdvisor gives it, so that a query can join metrics of both
     told = "1: the cgroup is bound to this profile."
     binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):

@@ -133,7 +133,9 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
 
 
 def verdict(checks: list[Check]) -> Exit:
-    """Return DONE if policies can be switched now, DENIED if only the permission is missing."""
+    """Return DONE if policies can be switched now, DENIED if only the permission is missing, else
+    LACKING.
+    """
     failed = {check.name for check in checks if check.status == "fail"}
     if not failed:
         return Exit.DONE

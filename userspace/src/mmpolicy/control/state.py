@@ -55,10 +55,10 @@ class Write:
 
 
 def read_state(tree: Tree) -> State:
-    """Return the current state.
+    """Return the current state of the control tree.
 
-    If a profile disappears while it is read, everything is read again. For example, the profiles
-    of an experiment disappear when the lease expires.
+    If a profile disappears while it is read, everything is read again. For example, the profiles of
+    an experiment disappear when the lease expires.
     """
     control = Control(tree)
     profiles = control.profiles()
@@ -273,7 +273,8 @@ def _bind(old: State, new: State) -> Iterator[Write]:
 
 def _experiment(old: State, new: State) -> Iterator[Write]:
     taken = old.get(TREATMENT_ARM, NO_ARM)
-    # the kernel refuses the same profile for both arms, so the order of the two writes matters
+    # the kernel refuses the same profile for both arms, so the treatment arm is cleared before its
+    # profile becomes the control arm
     if taken != NO_ARM and taken == new.get(CONTROL_ARM):
         yield assign(TREATMENT_ARM, NO_ARM)
         old = old | {TREATMENT_ARM: NO_ARM}

@@ -25,7 +25,7 @@ from mmpolicy.host.knobs import Values, read_knob
 FOLDER = "/var/lib/mmpolicy/try"
 LOCK = "/run/mmpolicy/try.lock"
 SYSTEMD = "/run/systemd/system"  # directory that exists if systemd runs this host
-# file by which systemd sets the kept folio sizes at each boot
+# file by which systemd sets the folio sizes that a trial has kept, at each boot
 BOOT_FILE = "/etc/tmpfiles.d/mmpolicy-sizes.conf"
 RUN = "try, pid "  # beginning of the text in the lock file while a trial holds the lock
 VERSION = 1
@@ -38,7 +38,8 @@ RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases of
 DONE = "done once"
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
-AT_STOCK = "at stock"  # `try --watch` was killed while the service was at stock
+# `try --watch` was killed while it compared the kept setting with stock, so the service is at stock
+AT_STOCK = "at stock"
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,9 @@ def standing(tree: Tree, trial: Trial) -> str:
 
 
 def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
-    """Return for each part of a kept setting whether it is in force."""
+    """Return for each part of a setting that a trial has kept, such as a binding, whether it is in
+    force.
+    """
     if trial.sizes:
         values = (tree.exists(path) and read_knob(tree, path) == value
                   for path, value in trial.sizes.items())  # fmt: skip
@@ -151,8 +154,8 @@ def _parts_kept(tree: Tree, trial: Trial) -> list[bool]:
 
 
 def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
-    """Yield for each part of a kept setting whether it is in force, and the command that undoes
-    it.
+    """Yield for each part of a setting that a trial has kept, such as a binding, whether it is in
+    force, and the command that undoes it.
 
     Unloading the module removes the profile, but neither its file nor the binding of a unit.
     """
@@ -162,7 +165,8 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
         return
     try:
         state = read_state(tree)
-    except Error:  # the state cannot be read while the module is not loaded
+    # the module is not loaded, so its state cannot be read, and no part in it is in force
+    except Error:
         state = {}
     unit, number = trial.unit, cgroup_id(tree, trial.cgroup)
     if unit:

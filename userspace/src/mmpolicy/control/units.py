@@ -103,7 +103,7 @@ def check_unit(units: Units, given: str, profile: str, force: bool) -> UnitBindi
 
 
 def find_unit(units: Units, given: str) -> UnitBinding:
-    """Return the key of a unit that was bound with --unit."""
+    """Return the key of a unit that was bound with --unit; raise an error if the unit was not."""
     tree, key = units.tree, UnitBinding(service_of(given) or given)
     if not tree.exists(key.path):
         key = UnitBinding(units.primary(key.unit))

@@ -53,7 +53,7 @@ class Watched:
     trial: str
     cgroup: str
     profile: str
-    percent: float  # percentage of the time that the service runs at stock
+    percent: float  # percentage of the time for which the service runs at stock
     metrics: tuple[str, ...]
     guards: tuple[str, ...]
     block_s: float
@@ -65,10 +65,12 @@ class Watched:
     days: dict[str, float] = field(default_factory=dict)
     phase: str = ON
     reason: str = ""  # why the test has ended
-    at_stock: int = 0  # id of the cgroup while it runs a block at stock, else 0
+    # id of the service's cgroup while the service runs a block at stock; 0 at other times
+    at_stock: int = 0
     lost: int = 0  # number of pairs of blocks that were begun and not completed
-    skipped: str = ""  # why the last pair of blocks was skipped
-    effects: dict[str, Ends] = field(default_factory=dict)  # effects over the last week, by metric
+    skipped: str = ""  # why the last pair of blocks was skipped; "" if it was not
+    # effects of the setting over the last week, by metric
+    effects: dict[str, Ends] = field(default_factory=dict)
     pairs: int = 0  # number of pairs of blocks in the last week
     known: bool = False  # True once a user has acknowledged that the setting was undone
 
@@ -109,13 +111,15 @@ def read_watched(tree: Tree) -> list[Watched]:
     """Return all records of this host; skip files that are not records."""
     try:
         found = [_parsed(record) for record in tree.records(FOLDER, VERSION)]
-    except Error:  # only root may read the records
+    except Error:  # only root may read the records; for other users there are none
         return []
     return sorted((each for each in found if each), key=lambda each: each.trial)
 
 
 def watched_of(tree: Tree, trial: str) -> Watched | None:
-    """Return the record of the further test of a trial; None if there is none."""
+    """Return the record of `try --watch` about the setting that a trial has kept; None if there is
+    none.
+    """
     return _parsed(tree.record_of(f"{FOLDER}/{trial}.json", VERSION))
 
 
@@ -130,7 +134,9 @@ def _parsed(record: dict[str, Any]) -> Watched | None:
 
 
 def read_pairs(tree: Tree, trial: str) -> list[Watch]:
-    """Return the pairs of blocks, the oldest first; skip damaged lines."""
+    """Return the pairs of blocks that `try --watch` has measured for a trial, the oldest first;
+    skip damaged lines of the file.
+    """
     path = f"{FOLDER}/{trial}.jsonl"
     found = []
     for line in tree.read(path).splitlines() if tree.exists(path) else ():
@@ -144,7 +150,9 @@ def read_pairs(tree: Tree, trial: str) -> list[Watch]:
 
 
 def add_pair(tree: Tree, trial: str, pair: Watch) -> list[Watch]:
-    """Append a pair of blocks, drop pairs that are too old, and return the others."""
+    """Append a pair of blocks to the file of a trial, drop pairs older than KEEP_S, and return the
+    others.
+    """
     known = [each for each in read_pairs(tree, trial) if each.at > pair.at - KEEP_S]
     pairs = [*known, pair]
     text = "".join(f"{json.dumps(each._asdict())}\n" for each in pairs)
@@ -166,12 +174,14 @@ def ended_by_boot(tree: Tree) -> list[Watched]:
 
 
 def left_at_stock(tree: Tree) -> list[Watched]:
-    """Return the records of tests that were killed during a block at stock."""
+    """Return the records of those `try --watch` processes that were killed during a block at stock,
+    so that their services are still at stock.
+    """
     return [each for each in read_watched(tree) if is_left_at_stock(tree, each)]
 
 
 def is_left_at_stock(tree: Tree, record: Watched) -> bool:
-    """Return whether a killed test has left the service at stock.
+    """Return whether a killed `try --watch` has left its service at stock.
 
     After a reboot it has not, as the boot binds the service again.
     """
@@ -179,12 +189,15 @@ def is_left_at_stock(tree: Tree, record: Watched) -> bool:
         return False
     try:
         return CgroupBinding(record.at_stock) not in read_state(tree)
-    except Error:  # the state cannot be read while the module is not loaded
+    # the module is not loaded, so its state cannot be read, and the service is at stock
+    except Error:
         return True
 
 
 def wanted_now(tree: Tree, target: State) -> State:
-    """Return a target state without the bindings that `try --watch` has removed for one block."""
+    """Return a target state without the bindings that `try --watch` has removed for one block at
+    stock, so that applying the state does not disturb the block.
+    """
     at_stock = {CgroupBinding(each.at_stock) for each in read_watched(tree)
                 if each.at_stock and each.running(tree)}  # fmt: skip
     return {key: value for key, value in target.items() if key not in at_stock}

@@ -138,7 +138,7 @@ class Advice:
         with mmap.mmap(-1, (number + 1) * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
             anchor = ctypes.c_char.from_buffer(memory)
             begin = ctypes.addressof(anchor)
-            del anchor  # the reference would keep the memory mapped
+            del anchor  # a reference to the memory would keep it mapped
             first = -begin % BLOCK
             end = first + number * BLOCK
             memory[first:end:PAGE] = bytes(number * BLOCK // PAGE)

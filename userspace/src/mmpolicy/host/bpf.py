@@ -14,15 +14,16 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
-PLACES = "/usr/lib/mmpolicy"  # directory that is searched for the helper before PATH
-# directory in the BPF file system, with a subdirectory for each point
+PLACES = "/usr/lib/mmpolicy"  # directory in which the helper is searched before PATH
+# directory in the BPF file system for pinned policies, with a subdirectory for each point
 PINS = "/sys/fs/bpf/mmpolicy"
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
 # lines of the verifier's log that begin with one of these show code or registers, not the error
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
-# after this text, the verifier of Linux 7.3 and newer repeats the error over many lines
+# the verifier of Linux 7.3 and newer repeats the error after this text, over many lines, which are
+# left out
 EXPLAINED = "\nVerification failed: "
 LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.DOTALL)
 
@@ -140,7 +141,9 @@ def _reason(text: str) -> str:
 
 
 def why(done: Done, file: str, seconds: float) -> Error:
-    """Return the error for a failed run: one line with the reason, and the next step."""
+    """Return the error for a failed run of the helper: one line with the reason, and the
+    next step.
+    """
     what = f"{file} is refused"
     if done.status == -signal.SIGKILL:
         hint = "--timeout gives it more time; fewer branches and loops take less"

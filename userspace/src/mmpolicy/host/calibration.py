@@ -31,14 +31,15 @@ class Together(NamedTuple):
 
     cpus: int
     size: int  # bytes
-    ns: float  # median over the turns; low and high are the smallest and the largest
+    # median over the turns of the measurement; `low` and `high` are the smallest and the largest
+    ns: float
     low: float
     high: float
 
 
 def dear_in(rows: Sequence[Together], size: int) -> Together | None:
-    """Return the row with the fewest CPUs for which a folio costs more than its pages
-    one by one.
+    """Return the row with the fewest CPUs for which a folio of this size costs more than its pages
+    one by one; None if there is none.
     """
     pages = {each.cpus: each.ns / PAGE for each in rows if each.size == PAGE}
     found = (each for each in rows if each.size == size and each.ns > pages[each.cpus] * size)
@@ -53,8 +54,8 @@ class Calibration:
         self.together = sorted(together)
 
     def at(self, busy: float) -> Calibration:
-        """Return the costs that were measured with the largest number of CPUs that is at most
-        `busy`.
+        """Return the costs measured with the largest number of CPUs that is at most `busy`; without
+        such a measurement, the costs on one CPU.
         """
         known = max((each.cpus for each in self.together if 1 < each.cpus <= busy), default=0)
         if not known:

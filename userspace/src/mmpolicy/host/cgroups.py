@@ -153,7 +153,7 @@ def walk(tree: Tree, hierarchy: Hierarchy, top: str = "") -> Iterator[Cgroup]:
 
 
 def cgroup_paths(tree: Tree) -> dict[str, str]:
-    """Return the names, by id, of all cgroups that a profile can be bound to."""
+    """Return the names of all cgroups to which a profile can be bound, by the cgroup's id."""
     return {str(each.number): each.name for each in walk(tree, unified(tree))}
 
 
@@ -351,7 +351,9 @@ def find_cgroup(tree: Tree, given: str) -> Cgroup:
 
 
 def find_bindable(tree: Tree, given: str) -> Cgroup:
-    """Return the version 2 cgroup that the user names, for a binding."""
+    """Return the version 2 cgroup that the user names, so that a profile can be bound to it; raise
+    an error for another cgroup.
+    """
     try:
         return Finder(tree).find(given)
     except Error as err:

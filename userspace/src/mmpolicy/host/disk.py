@@ -50,7 +50,7 @@ def explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
 
 
 def explain_file(err: OSError, action: str, path: Path, remedies: Remedies) -> Error:
-    """Return the error for a file that could not be used."""
+    """Return the error for a file on which an action has failed, with the next step."""
     found = explain(err.errno or 0, f"{action} {path}", remedies, str(path))
     if path.is_relative_to("/proc") and found.exit_code == Exit.DENIED and not os.geteuid():
         found.next_step = (
@@ -155,7 +155,7 @@ def is_there(name: str) -> bool:
 
 
 def is_folder(name: str) -> bool:
-    """Return whether the name is that of a directory."""
+    """Return whether a name given by the user is that of a directory."""
     return Path(name).is_dir()
 
 

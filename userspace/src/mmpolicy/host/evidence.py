@@ -23,7 +23,7 @@ POOLS = "/sys/kernel/mm/hugepages"  # directory with the pools of hugetlb
 POOL = {"pages": "nr", "free": "free", "reserved": "resv", "surplus": "surplus"}
 SIZE = re.compile(r"hugepages-(\d+)kB")
 USUAL = ("thp_*", "compact_*", "pgfault", "pgmajfault", "allocstall*", "pgmigrate*", "nr_anon*")
-# name of the file with the memory usage, in cgroup v2 and in v1
+# name of the file with the memory usage of a cgroup, in cgroup v2 and in v1
 CURRENT = ("memory.current", "memory.usage_in_bytes")
 
 Figures = dict[str, str]
@@ -123,7 +123,7 @@ def cpu_times(text: str) -> dict[str, float]:
 
 
 def pressure_in(tree: Tree, path: str) -> Pressure:
-    """Return the figures in one pressure file, by kind."""
+    """Return the figures in one pressure file, such as avg10, by kind: "some" or "full"."""
     lines = (line.split() for line in tree.read(path).splitlines())
     return {kind: dict(word.split("=") for word in words) for kind, *words in lines}
 
@@ -138,14 +138,16 @@ def pressure(tree: Tree) -> Pressure:
 
 
 def cgroup_figures(tree: Tree, path: str) -> dict[str, float]:
-    """Return memory in KiB and pressure of a cgroup; {} if the kernel does not account for it."""
+    """Return memory in KiB and memory pressure of a cgroup; {} if the kernel does not account for
+    them.
+    """
     try:
         base = find_cgroup(tree, path).folder
         current = next(each for each in CURRENT if tree.exists(f"{base}/{each}"))
         found = {"memory_kib": float(int(tree.read(f"{base}/{current}")) >> 10)}
         stat = huge_in(read_stat(tree, f"{base}/memory.stat"))
         file = f"{base}/memory.pressure"
-        waits = pressure_in(tree, file) if tree.exists(file) else {}  # version 1 does not have it
+        waits = pressure_in(tree, file) if tree.exists(file) else {}  # cgroup v1 has no such file
     except (Error, StopIteration):
         return {}
     for kind in KINDS:

@@ -97,7 +97,8 @@ def parts_of(path: str) -> list[str]:
 
 
 def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
-    """Return that one of `folders` that contains a file, and the path components below it.
+    """Return that one of `folders` that contains a file, and the components of the file's path
+    below it.
 
     Raise an error if no folder contains the file.
     """

@@ -13,7 +13,7 @@ from mmpolicy.host.files import CONTROL, Tree
 HOOKED = f"{CONTROL}/hooked_functions"
 LIVEPATCHES = "/sys/kernel/livepatch"
 TRACED = "/sys/kernel/tracing/enabled_functions"
-# a function of TRACED with a direct call, and the function that is called
+# a function in TRACED with a direct call, and the function that ftrace calls for it
 CALLS = re.compile(r"^(\S+) .*\n\tdirect-->(\S+?)\+", re.MULTILINE)
 OURS = "mmp_"
 
@@ -26,7 +26,9 @@ class Hooked(NamedTuple):
 
 
 def hooked_functions(tree: Tree) -> list[Hooked]:
-    """Return all functions that the module hooks; [] on a kernel with the module's hooks."""
+    """Return all functions that the module hooks; [] on a kernel that was built with the module's
+    hooks.
+    """
     return [Hooked(*line.split()) for line in tree.read(HOOKED).splitlines()]
 
 
@@ -45,7 +47,7 @@ def others(tree: Tree) -> dict[str, list[str]]:
     the names of these users.
     """
     found = _livepatches(tree)
-    # only livepatches are found without tracefs, or without permission to read it
+    # without tracefs, or without permission to read it, only livepatches are found
     with suppress(Error):
         for function, entry in CALLS.findall(tree.read(TRACED)):
             if not entry.startswith(OURS):

@@ -18,7 +18,8 @@ V1 = {
     "total_rss": "anon", "total_rss_huge": "anon_thp",
     "total_shmem": "shmem", "total_cache": "file",
 }  # fmt: skip
-# open file of a process that runs a virtual machine, or a word in its name
+# an open file that shows that a process runs a virtual machine, and the beginning of the name of
+# such a process
 VM, VMM = "anon_inode:kvm-vm", "qemu"
 SMALL = 1024  # a process with fewer pages is not taken for a virtual machine
 # a function that returns the resident memory of a process, and the part in huge pages, in kB
@@ -33,7 +34,9 @@ class Huge(NamedTuple):
 
     @property
     def coverage(self) -> float | None:
-        """Return the share of anonymous and shared memory that is in huge pages."""
+        """Return the share of anonymous and shared memory that is in huge pages; None without such
+        memory.
+        """
         memory = self.memory["anon"] + self.memory["shmem"]
         return (self.huge["anon"] + self.huge["shmem"]) / memory if memory else None
 
@@ -65,7 +68,9 @@ def read_stat(tree: Tree, path: str) -> dict[str, str]:
 
 
 def huge_of_cgroups(tree: Tree) -> dict[str, Huge]:
-    """Return the huge pages of each cgroup that accounts for memory."""
+    """Return the memory in huge pages of each cgroup that accounts for memory, by the cgroup's
+    name.
+    """
     found = {}
     try:
         hierarchy = charging(tree)[0]

@@ -14,7 +14,7 @@ from mmpolicy.errors import Error, Exit, Remedies, explain
 
 LIBRARY = "libkmod.so.2"
 FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
-# the flag KMOD_PROBE_APPLY_BLACKLIST, and the result for a blacklisted module
+# the flag KMOD_PROBE_APPLY_BLACKLIST, which is also the result for a blacklisted module
 APPLY_BLACKLIST = 0x20000
 
 LOOKUP_REMEDIES: Remedies = {errno.ENOENT: (Exit.LACKING, "mmpolicy doctor")}
@@ -91,7 +91,7 @@ class Kmod:
     def __init__(self, directory: str | None = None, lib: Any = None) -> None:
         self._directory = directory
         self._lib = lib or open_library()
-        # the context is used until the process ends, so it is never freed
+        # the libkmod context is used until the process ends, so it is never freed
         self._context = self._lib.kmod_new(directory and directory.encode(), None)
         if not self._context:
             raise Error(

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import KNOB_FOLDERS, Tree
 
-ACTIONS = ("stat_refresh",)  # files of which a read triggers an action
+ACTIONS = ("stat_refresh",)  # files whose reading triggers an action, so they are not listed
 SIZE = "hugepages-"  # beginning of the name of the directory of each folio size
 
 Values = dict[str, str]  # values of knobs, by path of the file

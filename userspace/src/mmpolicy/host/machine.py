@@ -28,7 +28,7 @@ DOCTOR_KNOWS = "; mmpolicy doctor says whether the module can be built"
 
 
 def tell_syslog(line: str) -> None:
-    """Send a line to the system log, if there is one."""
+    """Send a line to the system log; without a system log, nothing happens."""
     import syslog
 
     syslog.openlog(MODULE, syslog.LOG_PID, syslog.LOG_DAEMON)
@@ -135,7 +135,7 @@ def hardware_of(tree: Tree) -> Hardware:
 
 
 class Host:
-    """Files, modules, time, log and systemd of a host; tests replace them by models."""
+    """Files, modules, time, log and systemd of a host; tests replace these by models."""
 
     def __init__(
         self,

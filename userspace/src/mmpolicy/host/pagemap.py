@@ -25,21 +25,22 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 SCAN = 0xC0606610  # The ioctl number of linux/fs.h: _IOWR('f', 16, struct pm_scan_arg).
 ARGUMENT = struct.Struct("=12Q")
 REGIONS = 512  # number of regions after which the kernel ends a scan and releases mmap_lock
-PIECE = 4096  # entries of the file that are read at once
+PIECE = 4096  # number of entries of the file pagemap that are read at once
 
 # Categories of PAGEMAP_SCAN
 FILE, PRESENT, SWAPPED, ZERO, HUGE, GUARD = 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 8
 ANY = PRESENT | SWAPPED
 KNOWN = FILE | PRESENT | SWAPPED | ZERO | HUGE
 
-# bits of an entry of the file
+# bits of an entry of the file pagemap
 ENTRY_PRESENT, ENTRY_SWAPPED, ENTRY_FILE, ENTRY_GUARD = 1 << 63, 1 << 62, 1 << 61, 1 << 58
 ENTRY_EXCLUSIVE, FRAME = 1 << 56, (1 << 55) - 1
 RUNS = re.compile(rb"([\x01-\xff])\1*", re.DOTALL)
 
 
 def _class_of(high: int) -> int:
-    """Return the categories in an entry's highest byte, one bit each; 0 for an empty entry.
+    """Return the categories that the highest byte of a pagemap entry shows, as bits; 0 for an empty
+    entry.
 
     GUARD is bit 7 here, as a byte has no bit 8.
     """
@@ -90,7 +91,9 @@ class Pagemap:
                 break
             except Error as err:
                 if err.errno == EINVAL and guards:
-                    self._guards = 0  # Linux before 6.16 does not know guard pages
+                    # Linux before 6.16 does not know the category of guard pages, so the scan is
+                    # repeated without it
+                    self._guards = 0
                 else:
                     raise
         if not guards and any(each.categories & SWAPPED for each in found):
@@ -132,21 +135,23 @@ class Pagemap:
         return found[0].categories if whole else 0
 
     def _without_guards(self, region: Region) -> Iterator[Region]:
-        """Yield a region split by kind, as a scan without GUARD reports guard pages as swapped."""
+        """Yield a swapped region divided into swapped pages and guard pages, which a scan without
+        GUARD does not tell apart; yield another region as it is.
+        """
         if region.categories & SWAPPED:
             yield from self.regions(region.start, region.end)
         else:
             yield region
 
     def raw_entries(self, start: int, pages: int) -> bytes:
-        """Return the entries of the file for some pages from an address on; fewer at the end of
-        the file.
-        """
+        """Return the pagemap entries of some pages as bytes; fewer at the end of the file."""
         raw = self._file.read(pages * 8, start // PAGE * 8)
         return raw[: len(raw) // 8 * 8]
 
     def regions(self, start: int, end: int) -> Iterator[Region]:
-        """Yield the regions of a range from the file alone, which does not mark ZERO or HUGE."""
+        """Yield the regions of a range from the file pagemap alone, which does not mark ZERO or
+        HUGE.
+        """
         for begin in range(start, end, PIECE * PAGE):
             pages = min(PIECE, (end - begin) // PAGE)
             raw = self._file.read(pages * 8, begin // PAGE * 8)

@@ -107,7 +107,9 @@ def printable(name: str) -> str:
 
 
 def stat_fields(tree: Tree, pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; [] if the process has ended."""
+    """Return the fields of /proc/PID/stat from the state on, the third; [] if the process has
+    ended.
+    """
     try:
         stat = tree.read(f"/proc/{pid}/stat")
     except Error:

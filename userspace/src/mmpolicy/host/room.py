@@ -16,7 +16,8 @@ BLOCK_ORDER = 9
 ZONE = re.compile(r"^Node (\d+), zone +(\S+)", re.MULTILINE)
 FIGURE = re.compile(r"^ +(?:pages )?(free|high|spanned|managed|start_pfn:?) +(\d+)$", re.MULTILINE)
 PROTECTION = re.compile(r"^ +protection: \(.*?(\d+)\)$", re.MULTILINE)
-LIMITS = {  # files with the limits of a cgroup, by the file with its usage
+# files with the memory limits of a cgroup, by the file with its usage, for cgroup v2 and v1
+LIMITS = {
     "memory.current": ("memory.max", "memory.high"),
     "memory.usage_in_bytes": ("memory.limit_in_bytes",),
 }
@@ -38,7 +39,8 @@ class Zone(NamedTuple):
     spanned: int
     managed: int
     free: int
-    # pages that programs cannot get: below the high watermark, or reserved for lower zones
+    # number of pages that programs cannot get: those below the high watermark, and those reserved
+    # for lower zones
     kept: int
     blocks: int  # number of free 2 MB blocks
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-SETTLED_S = 30.0  # age in seconds up to which a main process may still be filling its memory
+SETTLED_S = 30.0  # seconds for which a main process may still be filling its memory after its start
 LOOK_S = 5.0  # seconds between two queries of systemd
 STEADY = ("active", "inactive", "failed")  # states of a unit that systemd is not changing
 # properties that change with a restart, a reload or a new main process
@@ -104,7 +104,7 @@ class Watch:
         self._due = clock() + LOOK_S
 
     def __call__(self) -> str:
-        """Return the reason to end the run, or ""."""
+        """Return the reason to end the run as text; "" if the service was not changed."""
         if not self._first.found or self._clock() < self._due:
             return ""
         self._due = self._clock() + LOOK_S

@@ -35,7 +35,7 @@ THP_SETTING = re.compile(r"^MemoryTHP=(\w*)\s*$", re.MULTILINE)
 KINDS = re.compile(r".+\.(service|slice|scope)")
 INSTANCE = re.compile(r"([^@]+@)([^/]+)(\.[a-z]+)")
 MOST_LINKS = 8  # longest chain of links from an alias to its unit
-# names that a cgroup cannot have, as the kernel has files of these names (cgroup-util.c)
+# names that systemd does not give a cgroup, as the kernel has files of these names (cgroup-util.c)
 TAKEN = re.compile(r"(?:[_.].*|notify_on_release|release_agent|tasks|cgroup\..*)")
 CONTROLLERS = (
     "cpu", "cpuacct", "cpuset", "io", "blkio", "memory", "devices", "pids", "hugetlb", "misc",
@@ -88,7 +88,7 @@ def _texts_of(tree: Tree, unit: str) -> Iterator[str]:
                 drop_ins |= {file: f"{folder}/{file}" for file in tree.names(folder)}
     main = next(filter(tree.exists, whole), "")
     for path in filter(None, [main, *(drop_ins[file] for file in sorted(drop_ins))]):
-        with suppress(Error):  # the path may belong to no file, or to a removed one
+        with suppress(Error):  # the path may belong to no file, or to one that was just removed
             yield tree.read(path)
 
 
@@ -101,7 +101,9 @@ class Units:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Return by name the target's name of each unit file that is a link, "" for the others."""
+        """Return all unit files by name; the value is the name of the target for a link, and "" for
+        another file.
+        """
         return dict(self._files(FOLDERS))
 
     @cached_property
@@ -118,7 +120,9 @@ class Units:
 
     @cached_property
     def _cgroups(self) -> dict[str, list[int]]:
-        """Return the ids of the host's unit cgroups, by the last component of their path."""
+        """Return the ids of the cgroups of units that the host's systemd manages, by the last
+        component of the cgroup's path.
+        """
         found = defaultdict[str, list[int]](list)
         try:
             paths = self._paths()
@@ -152,7 +156,9 @@ class Units:
         }
 
     def knows(self, unit: str) -> bool:
-        """Return whether a unit exists or runs; true if no unit files are readable."""
+        """Return whether a unit has a file or runs; also True if no unit files are readable, as
+        then nothing is known.
+        """
         return not self.files or bool(
             {unit, template_of(unit)} & set(self.files) or self.running(unit)
         )

@@ -20,7 +20,7 @@ LINE = re.compile(
     r": mmpolicy_anon_(order|shadow): addr=([0-9a-f]+) site=(\w+) order=(\d+) reason=(\w+)"
 )
 LOST = re.compile(r"entries-in-buffer/entries-written: (\d+)/(\d+)")
-# a line of the trace that comes from a policy in BPF
+# a line of the trace that is about a policy in BPF
 TOLD = re.compile(r"\s*(.+)-(\d+)\s+\[\d+\] .*: mmpolicy_bpf_(\w+): policy=\S+ (.*)")
 LOST_JUST_NOW = re.compile(r"CPU:\d+ \[LOST (\d+) EVENTS\]")
 QUESTION = "question"

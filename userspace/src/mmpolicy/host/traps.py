@@ -24,14 +24,18 @@ DEEP = 5  # largest depth of TuneD profiles that include each other
 
 
 class Trap(NamedTuple):
-    """A misleading setting: the fact, and how to mend it."""
+    """A setting of huge pages that has another effect than users expect: the fact, and how to mend
+    it.
+    """
 
     text: str
     next_step: str
 
 
 def traps(tree: Tree) -> list[Trap]:
-    """Return the misleading settings of this host."""
+    """Return those settings of huge pages on this host that have another effect than users
+    expect.
+    """
     return [*_command_line(tree), *_little_memory(tree), *_tuned(tree), *_ksm(tree)]
 
 

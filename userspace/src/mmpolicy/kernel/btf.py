@@ -20,7 +20,7 @@ DEEPEST = 8
 
 
 class Btf:
-    """All types of a kernel, by number."""
+    """All types of a kernel by their numbers, read from the bytes of its section .BTF."""
 
     def __init__(self, data: bytes) -> None:
         if len(data) < 24:
@@ -91,7 +91,9 @@ class Btf:
         return f"{self.text(result)}({', '.join(self.text(each) for each in given)})"
 
     def members(self, structure: str) -> dict[str, tuple[str, int]] | None:
-        """Return type and bit offset of each member; None if the structure does not exist."""
+        """Return type and bit offset of each member of a structure; None if the structure does not
+        exist.
+        """
         number = self._found.get((STRUCT, structure))
         return None if number is None else dict(self._members(number, 0))
 

@@ -17,7 +17,7 @@ from mmpolicy.kernel.unpack import NotReadableError
 # certain kernel builds
 BY_BUILD = "anon_order"
 HOOKS = "mm_policy_register"
-# symbols that the module is linked to, unless it is the stub, with the error if one is missing
+# symbols that the module is linked to (the stub is not), with the error if a kernel lacks one
 WITHOUT = {
     "register_ftrace_direct": "needs CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
     "register_kprobe": "needs CONFIG_KPROBES",
@@ -28,7 +28,7 @@ REAL_TIME = b"PREEMPT_RT"
 
 
 class Fit(NamedTuple):
-    """Whether a kernel can have a point; if not, the reasons."""
+    """Whether a kernel can have a policy point; if not, the reasons."""
 
     point: str
     status: str  # "tested", "fits" (not tested), or "lacks"
@@ -41,14 +41,15 @@ class Kernel:
     def __init__(
         self, release: str, banner: bytes, names: Container[str], btf: bytes, machine: str
     ) -> None:
-        self.release, self.machine = release, machine  # the machine is a key of needs.ONLY
+        # the machine is "x86" or "arm64", a key of needs.ONLY
+        self.release, self.machine = release, machine
         self.real_time = REAL_TIME in banner
         self._symbols = names
         self.hooks = HOOKS in names
         self.btf = Btf(btf) if btf else None
 
     def has(self, name: str) -> bool:
-        """Return whether exactly one function or variable has this name."""
+        """Return whether exactly one function or variable of the kernel has this name."""
         return name in self._symbols
 
 
@@ -64,10 +65,10 @@ class Point:
         self.reasons: list[str] = []
 
     def look(self, need: Need) -> None:
-        """Choose the first alternative of a need that exists with the expected type, or record why
-        there is none.
+        """Choose the first alternative of a need that exists in the kernel with the expected type,
+        or record why there is none.
 
-        A need for other kernel variants than those chosen so far is skipped.
+        A need for other kernel variants than those that were found so far is skipped.
         """
         if not (self.ways >= need.when and self.ways.isdisjoint(need.unless)):
             return
@@ -131,7 +132,7 @@ def _ruled_out(kernel: Kernel) -> str:
 
 
 def fit(kernel: Kernel, needs: list[Need], tested: set[str]) -> list[Fit]:
-    """Return for each point whether a kernel supports it."""
+    """Return for each policy point whether a kernel supports it."""
     points, out = _all_points(needs), _ruled_out(kernel)
     if out:
         return [Fit(point, "lacks", (out,)) for point in points]
@@ -160,7 +161,9 @@ def kernel_of(data: bytes) -> Kernel:
 
 
 class Listed:
-    """The symbols in /proc/kallsyms except those of modules; searched on demand."""
+    """The symbols of the kernel in /proc/kallsyms, without those of modules; a name counts if it
+    occurs once.
+    """
 
     def __init__(self, lines: bytes) -> None:
         self._lines = lines

@@ -16,12 +16,12 @@ from mmpolicy.kernel.unpack import NotReadableError, unpacked
 ELF = b"\x7fELF\x02\x01"  # first bytes of a 64-bit little-endian ELF file
 AR = b"!<arch>\n"
 BZIMAGE = b"HdrS"
-# magic of an uncompressed arm64 Image, and the machine number of an ELF file
+# magic of an uncompressed arm64 Image, and the machine number of arm64 in an ELF file
 ARM64, EM_AARCH64 = b"ARM\x64", 183
-# beginning of BTF: magic, version 1, no flags, length of the header
+# first bytes of BTF: magic, version 1, no flags, length of the header
 BTF_HEADER = struct.pack("<HBBI", 0xEB9F, 1, 0, 24)
 BANNER = re.compile(rb"Linux version (\S+) [^\n]*")
-# first boot protocol whose header has the offset of the compressed kernel
+# first version of the x86 boot protocol whose header has the offset of the compressed kernel
 LEAST_PROTOCOL = 0x0208
 
 
@@ -73,8 +73,8 @@ def kernel_of_package(package: bytes) -> bytes:
 
 
 def _types_in(data: bytes) -> bytes:
-    """Return the BTF in an image that has no sections, found by its header; empty if there is
-    none.
+    """Return the BTF in an image that has no sections, found by the first bytes of BTF; empty if
+    there is none.
     """
     at = data.find(BTF_HEADER)
     while at >= 0:
@@ -102,7 +102,7 @@ class Image:
 
     @property
     def machine(self) -> str:
-        """Return the architecture, a key of needs.ONLY."""
+        """Return the architecture, "x86" or "arm64", which is a key of needs.ONLY."""
         arm64 = self.bare or self.data[0x12:0x14] == struct.pack("<H", EM_AARCH64)
         return "arm64" if arm64 else "x86"
 

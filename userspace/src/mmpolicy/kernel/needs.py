@@ -20,7 +20,9 @@ QUOTE = '"'  # stands before a token that is a string, to tell it from a word
 
 
 class One(NamedTuple):
-    """One alternative that meets a need, and the kernel variant that it implies."""
+    """One alternative that meets a need of a point, and the kernel variant that follows if it
+    exists.
+    """
 
     name: str
     kind: str  # prototype of a function, or type of a member
@@ -38,11 +40,11 @@ class Need(NamedTuple):
     unless: frozenset[str]
     structure: str
     ones: tuple[One, ...]
-    only: str = ""  # macro of the only architecture with this need; "" for all
+    only: str = ""  # macro of the only architecture that has this need; "" if all have it
 
 
 def _tokens(text: str) -> Iterator[str]:
-    """Yield the tokens of a row, up to the closing parenthesis."""
+    """Yield the tokens of a row of needs.h, up to its closing parenthesis."""
     at = depth = 0
     while found := TOKEN.match(text, at):
         at = found.end()
@@ -54,7 +56,9 @@ def _tokens(text: str) -> Iterator[str]:
 
 
 def _ones(tokens: Sequence[str]) -> Iterator[One]:
-    """Yield the alternatives in braces: each has strings and the variant that it implies."""
+    """Yield the alternatives of a row of needs.h; each is in braces, with its strings and the
+    variant that it implies.
+    """
     for inside in re.findall(r"\{([^{}]*)\}", "\0".join(tokens)):
         words = [word for word in inside.split("\0") if word not in ("", ",")]
         strings = [word[1:] for word in words if word.startswith(QUOTE)]
@@ -74,7 +78,7 @@ def _need(row: str, tokens: list[str]) -> Need:
 
 
 def _only(text: str, at: int) -> str:
-    """Return the macro of the #ifdef around an offset; "" if there is none."""
+    """Return the macro of the #ifdef around an offset in needs.h; "" if there is none."""
     *_, last = [None, *GUARD.finditer(text, 0, at)]
     return last[2] if last and last[1] == "ifdef" else ""
 

@@ -14,13 +14,17 @@ from collections.abc import Iterator
 from mmpolicy.kernel.unpack import NotReadableError
 
 DIGITS = b"".join(b"%d\0" % digit for digit in range(10))
-TOKENS, GROUP = 256, 256  # number of tokens, and of symbols between two markers
-ALIGNED = 4  # alignment of the tables in bytes; in some kernels it is twice as much
-LONGEST = 1 << 15  # most bytes of names after the last marker
+# number of tokens, and number of symbols between two markers, in the tables of kallsyms
+TOKENS, GROUP = 256, 256
+# the tables of kallsyms are aligned to this many bytes, in some kernels to twice as many
+ALIGNED = 4
+LONGEST = 1 << 15  # the names after the last marker have at most this many bytes
 
 
 def _places(data: bytes, at: int, digits: int) -> tuple[int, ...]:
-    """Return the offsets of the tokens, if their table is at this address; else ()."""
+    """Return the offsets of the tokens if the table of these offsets is at this address;
+    else ().
+    """
     if at + 2 * TOKENS > len(data):
         return ()
     found = struct.unpack_from(f"<{TOKENS}H", data, at)
@@ -46,7 +50,7 @@ def _tokens(data: bytes) -> tuple[int, list[bytes]] | None:
 
 
 def _marks(data: bytes, end: int) -> list[int]:
-    """Return the markers, which are the offsets of each group of names; [] if they are not found.
+    """Return the markers, that is, the offset of each group of names; [] if they are not found.
 
     The table of markers ends at `end` or 4 bytes before it.
     """
@@ -94,7 +98,7 @@ def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
 
 
 def symbols(data: bytes) -> frozenset[str]:
-    """Return the symbols that occur once in a kernel image."""
+    """Return the names of the symbols that occur exactly once in a kernel image."""
     found = _tokens(data)
     marks = _marks(data, found[0]) if found else []
     place = _begin(data, found[0], marks) if found and marks else None

@@ -20,7 +20,7 @@ class NotReadableError(ValueError):
 
 
 def _zstd(data: bytes, size: int) -> bytes:
-    """Decompress one zstd frame of a given size; the frame itself may not have it."""
+    """Decompress one zstd frame to `size` bytes, as the frame itself may not have its size."""
     try:
         lib = ctypes.CDLL(find_library("zstd") or "libzstd.so.1")
     except OSError as err:

@@ -38,7 +38,8 @@ GLIBC = Allocator(
 
 
 REDIS = re.compile("(redis|valkey)-server")
-# least share of the private memory in [heap], which glibc fills, for which glibc is assumed
+# glibc is assumed if at least this share of the private memory is in [heap], which malloc() of
+# glibc fills
 HEAP = 0.5
 
 

@@ -10,7 +10,9 @@ from mmpolicy.host.cgroups import cgroup_folders, charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.huge import read_stat
 
-UNKNOWN = -1  # stands for the usage of the root cgroup, which has no memory.current
+# Stands for the memory usage of the root cgroup, which has no memory.current. account_of() then
+# uses the sum of the parts.
+UNKNOWN = -1
 
 
 class Account(NamedTuple):
@@ -24,14 +26,16 @@ class Account(NamedTuple):
 
 
 def _of_version_1(tree: Tree, folder: str) -> Account:
-    """Return the account of a v1 cgroup; only `memory` includes its descendants."""
+    """Return the memory charged to a v1 cgroup; of the figures, only `memory` includes its
+    descendants.
+    """
     stat = _stat(tree, folder)
     usage, shared = int(tree.read(f"{folder}/memory.usage_in_bytes")) >> 10, stat.get("shmem", 0)
     return Account(usage, stat.get("rss", 0), shared, stat.get("cache", 0) - shared)
 
 
 def _of_version_2(tree: Tree, folder: str) -> Account:
-    """Return the account of a v2 cgroup with its descendants."""
+    """Return the memory charged to a v2 cgroup with its descendants."""
     stat = _stat(tree, folder)
     current, shared = f"{folder}/memory.current", stat.get("shmem", 0)
     memory = int(tree.read(current)) >> 10 if tree.exists(current) else UNKNOWN

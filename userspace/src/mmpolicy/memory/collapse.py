@@ -50,7 +50,8 @@ PAGES = BLOCK // PAGE
 ENTRIES = PAGES * 8  # bytes of /proc/PID/pagemap for one 2 MB block
 NEARLY = PAGES * 2 // 100
 PMD_SIZE = f"{THP}/hpage_pmd_size"
-# blocks whose pagemap entries one read returns; the kernel drops mmap_lock after each read
+# number of blocks whose pagemap entries are read at once; after each read, the kernel drops
+# mmap_lock
 CHUNK = 16
 LOOK_S = 0.25  # seconds between checks of free memory and of memory pressure
 # Without a CPU budget, the command collapses memory for SLICE_S seconds under SCHED_FIFO, then
@@ -68,7 +69,7 @@ SPOT = 64  # bytes of a page that are read first; only if they are zero, the who
 # Both numbers are prime, so a program that uses every 16th page does not look like a program that
 # uses all pages.
 SAMPLE, ESTIMATE = 31, 13
-PATIENCE = 6  # number of slow collapses in a row after which the run stops
+PATIENCE = 6  # number of slow collapses in a row after which no more are tried
 # number of collapses in this command's own memory that are timed before a program's memory is
 # collapsed
 TIMED = 5
@@ -483,7 +484,7 @@ class Limits:
     """The limits that a Collapser keeps while it collapses memory."""
 
     share: float  # largest share of the elapsed time that collapses may take; 1 for no limit
-    longest_s: float  # longest time of one collapse in seconds
+    longest_s: float  # collapses that take longer than this many seconds count as slow
     growth_pages: int  # pages by which all collapses together may make the program's memory grow
     reserve: float  # share of each NUMA node's memory to leave free as 2 MB blocks
 
@@ -492,9 +493,9 @@ class Limits:
 class Done:
     """What a Collapser has done so far."""
 
-    made: Counter[int] = field(default_factory=Counter)  # number of collapsed blocks by process
+    made: Counter[int] = field(default_factory=Counter)  # number of collapsed blocks, by PID
     starts: set[int] = field(default_factory=set)  # addresses of the collapsed blocks
-    # number of absent pages filled, by process
+    # number of absent pages that collapses have filled, by PID
     added: Counter[int] = field(default_factory=Counter)
     # number of pages not collapsed, by cause
     skipped: Counter[str] = field(default_factory=Counter)
@@ -515,8 +516,8 @@ class Collapser:
         self._looked = -inf
         self._since = 0  # number of 2 MB blocks allocated since free memory was read
         self._worked_s = 0.0  # seconds of work since the last pause
-        self._each_s = 0.0  # seconds that the last collapse took
-        self._numbers: dict[int, int] = {}  # NUMA node number by memory section
+        self._each_s = 0.0  # seconds that the last collapse of a block took
+        self._numbers: dict[int, int] = {}  # number of the NUMA node of each memory section
         # bytes left below the limit of each cgroup, by its folder, when last read; None without a
         # limit
         self._rooms: dict[str, int | None] = {}
@@ -597,8 +598,8 @@ class Collapser:
         return numbers
 
     def _pause(self, took: float) -> None:
-        """Pause so that the run stays within its CPU budget and another program on this CPU can
-        run.
+        """Pause so that the collapses stay within their CPU budget, and another program on this CPU
+        can run.
         """
         self.done.cpu_s = time.thread_time() - self._cpu_s
         self._worked_s += took

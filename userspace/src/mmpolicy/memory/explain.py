@@ -64,9 +64,9 @@ class Explained:
     end: int
     name: str
     pages: int = 0
-    # number of pages in folios of each order above 0
+    # number of pages in folios of each order above 0, by order
     large: Counter[int] = field(default_factory=Counter)
-    # number of pages counted in `large` that are full of zeroes
+    # number of pages counted in `large` that are full of zeroes, by order
     unused: Counter[int] = field(default_factory=Counter)
     # decisions of the active policy about faults in this memory
     wanted: Wanted = field(default_factory=Wanted)

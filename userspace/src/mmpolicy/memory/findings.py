@@ -39,7 +39,8 @@ from mmpolicy.memory.trim import LOCKED, SMALLER, cause_of, check_possible
 
 LINES = 5
 LEAST_PERCENT = 1.0  # a change is worth its price if it may save this percentage of a CPU
-# Empty memory justifies a change from this size and this share of the service's memory on.
+# A change is worth its price if at least this much memory is empty, and this share of the service's
+# memory.
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
 # If a cause explains at least this share of the empty memory, the advice depends on the cause.
 MOST = 0.5
@@ -85,7 +86,7 @@ class Finding(NamedTuple):
 
 
 class Module(NamedTuple):
-    """Whether this host can load the module, and the step to load it."""
+    """Whether this host can load the module, and the step to load it: commands or a text."""
 
     possible: bool
     commands: tuple[str, ...] = ()  # commands that load the module; empty if it is loaded
@@ -94,7 +95,7 @@ class Module(NamedTuple):
 
 @dataclass
 class Evidence:
-    """The measurements from which findings are made."""
+    """The measurements of a host, from which the advice for it is derived."""
 
     tree: Tree
     survey: Survey
@@ -140,7 +141,9 @@ def find(host: Evidence) -> list[Finding]:
 
 
 def _where_it_works(tree: Tree, found: Finding) -> Finding:
-    """Return a finding with text in place of commands that cannot run in this container."""
+    """Return a finding with a text in place of its commands if these cannot run here, as in a
+    container with a read-only /sys.
+    """
     knobs = any(each.startswith(("echo ", "mmpolicy ab run ")) for each in found.commands)
     if not knobs or tree.writable(f"{THP}/enabled"):
         return found
@@ -257,7 +260,8 @@ def _causes(survey: Survey, process: Process) -> dict[str, float]:
     told = {where: each for where, each in details.items() if each and LOCKED in each.flags}
     by_mlock = sum((end - start) >> 10 for start, end in told)
     if sizes.pinned + max(sizes.locked - by_mlock, 0) >= MOST * sizes.anon:
-        # the counter of locked memory includes pages that VFIO pins without mlock()
+        # the counter of locked memory includes pages that VFIO pins without mlock(), so all of the
+        # memory counts as locked
         return {"locked": waste}
     whole, found = sum(pages for _, pages in empties), defaultdict[str, float](float)
     for start, pages in empties:

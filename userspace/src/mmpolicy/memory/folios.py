@@ -29,9 +29,9 @@ from mmpolicy.memory.space import Region, Space, Vma
 
 STRETCH = 4096  # number of pages (16 MiB) that are read together
 Folio = tuple[int, int]  # a folio as its number (first frame >> order) and its order
-FEW = 16  # for fewer adjacent pages than this, the flags are read one page at a time
+FEW = 16  # for fewer adjacent pages than this, flags are read one page at a time, not 512 at once
 NO_FOLIO: Folio = (-1, 0)
-BLOCK_BITS = 9  # folios up to a PMD lie within blocks of 2**9 page frames
+BLOCK_BITS = 9  # folios of up to 2 MB lie within aligned blocks of 2**9 page frames
 # One byte stands for the kind of a page; a page of a folio has the folio's order, "0" to "9".
 ABSENT, SWAP, ZERO_PAGE, GUARD, HUGETLB = b".szgh"
 KINDS = b"0123456789szgh"
@@ -51,7 +51,7 @@ OF_FOLIO = 3 << 15  # bits of kpageflags: head or tail page
 class Run(NamedTuple):
     """Adjacent pages of the same kind that are all zero-filled, or all not."""
 
-    page: int  # index of the first page, from the start of the area
+    page: int  # index of the first page, counted from the start of the memory area
     pages: int
     kind: str
     zero: bool
@@ -232,7 +232,7 @@ def _marks(raw: bytes) -> bytes:
 class Stretch(NamedTuple):
     """Adjacent pages of an area, at least one of them present."""
 
-    first: int  # index of the first page, from the start of the area
+    first: int  # index of the first page, counted from the start of the memory area
     kinds: bytes
     zeroes: bytes
     # number of pages that no process maps, by the index of their folio's first page in this
@@ -374,7 +374,7 @@ def _kinds(
     `folios` every folio but `last`, which the caller has counted.
     """
     kinds, few = bytearray(b".") * len(entries), len(entries) < FEW
-    first = 0  # index of the first page here that belongs to the current folio
+    first = 0  # index in `entries` of the first page that belongs to the current folio
     for page, entry in enumerate(entries):
         if not entry & PRESENT:
             kinds[page] = _absent(entry)
@@ -440,7 +440,9 @@ def read_spot(
 
 
 def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
-    """Return the private anonymous areas; on request also shared memory and files."""
+    """Return those areas that are private and anonymous; with `shared` also shared memory, with
+    `files` all usable areas.
+    """
     return [
         each
         for each in areas
@@ -476,7 +478,7 @@ class Total(NamedTuple):
 
 
 def totals(areas: Sequence[Area]) -> dict[int, Total]:
-    """Return the sums over all areas, by order."""
+    """Return the sums over all areas, by order of the folios; orders without pages are left out."""
     result, empty = {}, [area.empty() for area in areas]
     for order in range(BLOCK_BITS + 1):
         kind = ord("0") + order

@@ -28,7 +28,8 @@ from mmpolicy.host.pagemap import PAGE, Pagemap
 LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 SLOT_NS = 4.0  # an empty page table entry is assumed to cost at least this many ns
-SCAN_NS, SMAPS_NS = 40.0, 150.0  # costs of a present page in ns if they cannot be measured
+# costs of a present page in ns, for a scan and for smaps, if they cannot be measured
+SCAN_NS, SMAPS_NS = 40.0, 150.0
 # factor by which a read of another process takes longer, as its page tables are in no CPU cache
 COLD = 2.0
 OWN = 1024  # number of pages of this process that a measurement scans
@@ -111,13 +112,13 @@ class Holds:
 
     @property
     def scan_ns(self) -> float:
-        """Return the cost of a present page in PAGEMAP_SCAN, in ns."""
+        """Return how many ns a present page adds to the duration of a PAGEMAP_SCAN."""
         self._scan_ns = self._scan_ns or COLD * (self._measure_scan(OWN, 1) or SCAN_NS / COLD)
         return self._scan_ns
 
     @property
     def slot_ns(self) -> float:
-        """Return the cost of an empty entry of a page table, in ns."""
+        """Return how many ns an empty page table entry adds to the duration of a read."""
         if not self._slot_ns:
             measured = self._measure_scan(OWN_TABLES * TABLE, TABLE)
             self._slot_ns = max(COLD * measured, SLOT_NS)
@@ -125,7 +126,7 @@ class Holds:
 
     @property
     def smaps_ns(self) -> float:
-        """Return the cost of a present page in smaps, in ns."""
+        """Return how many ns a present page adds to the duration of a read of smaps."""
         self._smaps_ns = self._smaps_ns or COLD * self._measure_smaps()
         return self._smaps_ns
 
@@ -149,7 +150,7 @@ class Holds:
                 begin = time.thread_time()
                 pagemap.scan(start, start + size, 0)
                 costs.append((time.thread_time() - begin) / pages * 1e9)
-            # the clock may be too coarse to see any time
+            # the clock may be too coarse to see any time, so the result is at least 1 ns
             return max(min(costs), 1.0) if pagemap.can_scan else 0.0
         except Error:
             return 0.0
@@ -194,13 +195,17 @@ class Holds:
         self.longest_s = max(self.longest_s, elapsed_s)
 
     def learn_scan(self, cpu_s: float, pages: int) -> None:
-        """Raise the cost of a page if a scan of this many pages took longer than predicted."""
+        """Raise the predicted cost of a page if a scan of this many pages took longer than
+        predicted.
+        """
         if pages >= LEARN:
             self._learned = True
             self._scan_ns = max(self.scan_ns, cpu_s / pages * 1e9)
 
     def learn_smaps(self, cpu_s: float, pages: int) -> None:
-        """Raise the cost of a page if smaps took longer than predicted for this many pages."""
+        """Raise the predicted cost of a page in smaps if a read of this many pages took longer than
+        predicted.
+        """
         if pages >= LEARN:
             self._smaps_ns = max(self.smaps_ns, cpu_s / pages * 1e9)
 

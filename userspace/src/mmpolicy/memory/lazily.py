@@ -36,7 +36,7 @@ class Memory(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """The figures of one process, in kB."""
+    """The RSS of one process in kB, its lazily freed part, and the part that was not read."""
 
     rss: int
     lazily_freed: int

@@ -66,10 +66,10 @@ MOVED = PAGES
 class Rules:
     """The CPU budget and the limits of `maintain`."""
 
-    share: float  # share of one CPU for all work together
-    longest_s: float  # longest time of one collapse in seconds
-    reserve: float  # share of a node's memory to leave free as 2 MB blocks
-    min_empty: float  # smallest empty share of a folio to split
+    share: float  # share of one CPU for all work of `maintain` together
+    longest_s: float  # collapses that take longer than this many seconds count as slow
+    reserve: float  # share of each NUMA node's memory to leave free as 2 MB blocks
+    min_empty: float  # smallest empty share of a folio that is worth a split
     settle_s: float
     hold_s: float  # longest time in seconds that one read may hold mmap_lock
 
@@ -128,14 +128,15 @@ class Watched:
     pid: int
     counts: Counts
     blocks: dict[int, Block] = field(default_factory=dict)
-    pause_s: float = 0.0  # interval between the last check and `earliest`
+    pause_s: float = 0.0  # seconds between the last check and `earliest`
     earliest: float = -inf  # earliest time of the next check, if the counters change
     latest: float = -inf  # time of the next check if the counters do not change
     pages: int = 0
     huge: int = 0
     full: int = 0  # number of pages that could become part of 2 MB pages
     empty: int = 0  # estimated number of empty pages in large folios
-    skipped: Counter[str] = field(default_factory=Counter)  # number of pages left alone, by cause
+    # number of pages that are neither collapsed nor split, by cause
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass
@@ -152,7 +153,7 @@ class Work:
     told: set[str] = field(default_factory=set)  # reasons that were printed already
 
     def left(self) -> Counter[str]:
-        """Return the pages that are left alone, by cause."""
+        """Return the number of pages that are neither collapsed nor split, by cause."""
         return sum((each.skipped for each in self.processes.values()), Counter[str]())
 
 
@@ -375,7 +376,7 @@ class Maintainer:
 
     def _trim(self, work: Work, each: Watched, target: Target) -> int:
         """Give back memory of a process that has been empty for long enough; return the number of
-        pages.
+        pages given back.
         """
         now = self._host.clock()
         starts = [
@@ -451,7 +452,9 @@ def _ranges(starts: Sequence[int]) -> list[tuple[int, int]]:
 def _counted(
     pieces: Iterator[Piece], found: dict[int, int], over: Callable[[], bool]
 ) -> Iterator[Piece]:
-    """Yield pieces until over() returns True; add their empty pages to `found` by 2 MB block."""
+    """Yield pieces of empty memory until over() returns True; add their number of empty pages to
+    `found`, by address of the 2 MB block.
+    """
     for piece in pieces:
         if over():
             return

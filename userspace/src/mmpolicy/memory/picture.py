@@ -67,7 +67,7 @@ def _rows(area: Area, pages: int) -> Iterator[tuple[int, str]]:
 
 
 def terminal(areas: list[Area], cells: int = 2048) -> Iterator[str]:
-    """Yield the lines of a picture made of letters."""
+    """Yield the lines of a picture of the memory areas that is made of letters."""
     pages = cell_pages(areas, cells)
     for area in areas:
         yield f"{area.start:x} {_size(len(area.kinds))} {area.name or '(anonymous)'}"

@@ -31,9 +31,11 @@ ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
 # A barrier with a lower share of the process's memory, or a smaller size in kB, is not reported.
 MUCH, MUCH_KIB = 0.1, 32 << 10
-MOSTLY = 0.5  # Mapped files with a lower share are not reported, as every program has some.
+# Mapped files are reported only from this share of the memory on, as every program has some.
+MOSTLY = 0.5
 ALL = 0.95  # from this share of memory out of reach on, a policy for large folios changes nothing
-# In a process with more kB, the search for madvise() takes too long to be done for many processes.
+# In a process with more kB than this, the search for areas with madvise() takes too long to be done
+# for many processes.
 INTO_KIB = 4 << 20
 ASKED, REFUSED = "hg", "nh"  # VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE
 WATCHED = frozenset(("um", "uw"))  # VmFlags of memory that a userfaultfd watches
@@ -72,7 +74,9 @@ class Reach(NamedTuple):
     def barred(self) -> float:
         """Return the share of the process's memory that is known to be out of reach."""
         if any(each.key == "prctl" for each in self.barriers):
-            return 1.0  # the memory that prctl() does not cover is mostly mapped files
+            # prctl() does not cover mapped files, which are most of the rest, and which no policy
+            # reaches
+            return 1.0
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property
@@ -127,7 +131,7 @@ class Clues:
 
     @property
     def heap_kib(self) -> int:
-        """Return the size of [heap], which malloc() of glibc fills by brk()."""
+        """Return the size of [heap] in kB, which malloc() of glibc fills by brk()."""
         return sum((each.end - each.start) >> 10 for each in self._areas if each.name == "[heap]")
 
     def has(self, variable: str) -> bool:
@@ -135,7 +139,9 @@ class Clues:
         return bool(re.search(f"^(?:{variable})$", self.environment, re.MULTILINE))
 
     def mapped(self, name: str) -> re.Match[str] | None:
-        """Return the match of the first mapped file whose name matches a pattern."""
+        """Return the match of the first mapped file whose name matches a pattern; None if there is
+        none.
+        """
         found = (re.search(f"(?:^|/){name}(?: \\(deleted\\))?$", each) for each in self.files)
         return next(filter(None, found), None)
 

@@ -39,12 +39,13 @@ TRIES = 8  # addresses tried for each wanted spot, as some of them fall into hol
 MORE_TRIES = 64  # addresses tried for each wanted spot if the kernel cannot report the holes
 SURE = 2.0  # half the width of a 95 % confidence interval, in standard errors
 HALF_LIFE_S = 30.0  # seconds after which a spot has half of its weight
-STALE_S = 30.0  # seconds after which the list of areas is read again
-GRAINS = 8192  # largest number of pieces in which a process's memory is searched for pages
+STALE_S = 30.0  # seconds after which the list of a process's memory areas is read again
+# largest number of pieces into which a process's memory is divided to search it for pages
+GRAINS = 8192
 # Largest size in bytes of areas that are searched for pages if the kernel cannot scan, as each page
 # then costs a read of 8 bytes.
 WALKED = 64 << 30
-NO_CGROUP = -1  # stands for an unknown cgroup of a page
+NO_CGROUP = -1  # stands for the cgroup of a page if it cannot be read
 DEVICES = ("/dev/", "anon_inode:", "socket:")
 KEPT = 64  # number of the latest spots with empty pages whose addresses are kept
 SPARSE = 4  # Above this ratio of mapped to present pages, holes are located before spots are drawn.
@@ -56,12 +57,12 @@ class Sample:
     """
 
     def __init__(self) -> None:
-        self.spots = 0.0  # weight of the spots that have any page
+        self.spots = 0.0  # weight of all spots that have any page
         self.pages = self.empty = 0.0
         self.orders: dict[int, float] = {}  # number of pages in folios of each order
         # number of pages with another property, such as "locked", by its name
         self.others: dict[str, float] = {}
-        # number of all pages and of empty pages, by cgroup
+        # number of all pages and of empty pages, by number of the cgroup to which they are charged
         self.owners: dict[int, tuple[float, float]] = {}
         # latest spots with empty pages, each as its address | its number of empty pages
         self._empties: array[int] | None = None
@@ -114,7 +115,9 @@ class Sample:
         return pages
 
     def note(self, name: str, pages: float) -> None:
-        """Add pages that have another property, given by its name."""
+        """Add pages that have another property, such as being locked, to the number of such
+        pages.
+        """
         if pages:
             self.others[name] = self.others.get(name, 0.0) + pages
 
@@ -130,7 +133,7 @@ class Sample:
 
     @property
     def share(self) -> float:
-        """Return the share of the memory that is the empty part of large folios."""
+        """Return the empty pages in large folios as a share of all sampled pages."""
         return self.empty / self.pages if self.pages else 0.0
 
     def part(self, name: str) -> float:
@@ -157,7 +160,7 @@ class Sample:
         return min(max(SURE * deviation + 0.5 / self.spots, 1 / self.spots), 1.0)
 
     def sizes(self) -> dict[int, float]:
-        """Return the share of the memory in folios of each order."""
+        """Return the share of the sampled pages in folios of each order."""
         return {order: n / self.pages for order, n in self.orders.items()}
 
 
@@ -175,7 +178,7 @@ class Places:
         return self._ends[-1] if self._ends else 0
 
     def draw(self, rng: Random) -> tuple[int, int]:
-        """Return address and number of pages of a random spot."""
+        """Return the address and the number of pages of a random spot."""
         number = rng.randrange(self.spots)
         place = bisect(self._ends, number)
         first, end = self._ranges[place]

@@ -366,12 +366,13 @@ class Space:
                 if each.categories & HUGE:
                     huge += each.pages
                     steps += each.pages // BLOCK
-                # the kernel skips the zero page, like absent pages
+                # for smaps, the kernel skips the zero page like an absent page, so it costs nothing
                 elif not each.categories & ZERO:
                     steps += each.pages
             spare += huge if area.private else 0
             found.append((steps, (area.end - area.start) // PAGE - huge))
-        most = max(sizes.slots - spare, 0)  # the kernel keeps a spare page table for each huge page
+        # the kernel keeps a spare page table for each huge page, which smaps does not walk
+        most = max(sizes.slots - spare, 0)
         return [(steps, min(slots, most)) for steps, slots in found]
 
     def _read_smaps(

@@ -216,8 +216,8 @@ class Row:
     pids: tuple[int, ...]
     cgroup: str
     rss_kib: int  # for a cgroup: memory.current, if it exists
-    anon_kib: int  # private memory of the sampled processes
-    seen: float  # share of the memory that belongs to sampled processes
+    anon_kib: int  # private memory of those processes that were sampled
+    seen: float  # share of the memory that belongs to processes that were sampled
     waste_kib: float
     error_kib: float
     rates: Rates
@@ -256,7 +256,8 @@ def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
         text = tree.read_at(f"/proc/{pid}/stat", PAGE)
     except Error:
         return None
-    # the name, in parentheses, may itself contain spaces and parentheses
+    # the name of the program, in parentheses, may itself contain spaces and parentheses, so the
+    # last one ends it
     head, _, rest = text.rpartition(b")")
     fields = rest.split(None, FIELDS[-1] + 1)
     needed = [fields[n] for n in FIELDS if n < len(fields)]
@@ -296,12 +297,12 @@ class Survey:
         self.budget = Budget(share, cpu)
         self.processes: dict[int, Process] = {}
         self._owners, self._looks = Owners(tree), cast("Looker | None", None)
-        self.blind = ""  # the reason why memory contents cannot be read
+        self.blind = ""  # the reason why page contents cannot be read; "" if they can
         self._charged = Charged(tree)
         self._reach: dict[tuple[int, int, int], Reach] = {}
         self._ignored: set[int] = set()
         self._listed: set[int] = set()
-        # time of the last turn, and processes started since
+        # time of the last turn, and PIDs of processes that have started since then
         self._turn, self._born = -inf, set[int]()
         self._rng = Random(seed)
 
@@ -429,7 +430,7 @@ class Survey:
         process.cgroup = self._charged.name(process.pid)
 
     def _looker(self) -> Looker | None:
-        """Return the sampler; None if we may not read page frames."""
+        """Return the object that samples memory; None if this user may not read page frames."""
         try:
             self._looks = self._looks or Looker(self.tree, self._rng)
             self.tree.reader("/proc/kpageflags").read(8, 0)
@@ -442,7 +443,7 @@ class Survey:
 
     def most(self, figure: Figure, number: int) -> tuple[list[Row], list[Row]]:
         """Return the `number` cgroups and the `number` processes with the largest value of a
-        figure.
+        figure, such as memory; see FIGURES.
         """
         figures = [(figure(each), each) for each in self.processes.values()]
         members, sums = defaultdict[str, list[Process]](list), defaultdict[str, float](float)

@@ -34,7 +34,7 @@ from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import LOOK_S, Pressure
 from mmpolicy.memory.space import HUGE, Details, Space, Vma
 
-# a file that exists in kernels that free the empty pages of split folios
+# file that exists only in kernels that free the empty pages of split folios
 FEATURE = f"{THP}/shrink_underused"
 LOCKDOWN = "/sys/kernel/security/lockdown"
 # VmFlags of memory with MADV_HUGEPAGE, and with mlock(), which keeps empty pages
@@ -241,7 +241,7 @@ class Finder:
 
 
 def cause_of(details: Details | None, locks: bool, advised: bool) -> str:
-    """Return the key in CAUSES why memory of an area is not given back, or "".
+    """Return the key in CAUSES why memory of an area is not given back; "" if it can be given back.
 
     details: None if smaps would take too long to show the area. locks: the process has locked
     memory. advised: memory with MADV_HUGEPAGE is given back, too.
@@ -301,7 +301,9 @@ class Splitter:
         self._looked = -LOOK_S
 
     def split(self, pid: int, pieces: Iterable[Piece], finder: Finder | None = None) -> Trimmed:
-        """Split the folios in all pieces of a process, until it ends or memory is short."""
+        """Split the large folios in all pieces of a process's memory, until it ends or memory is
+        short; return what was done.
+        """
         done = Trimmed()
         try:
             for piece in pieces:

@@ -57,7 +57,7 @@ BEFORE_AND_AFTER = (
     "its effect is measured before and after, as it cannot be undone block by block; this proves "
     "less than a switchback"
 )
-IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
+IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU than this may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
 BACK = (
     "mmpolicy try --stop while the trial runs; its report has the commands that undo a kept setting"
@@ -80,7 +80,7 @@ class Seen:
     faults: float  # page faults per second
     fault_cpu: float  # the most CPU time that these faults can cost
     gain: float  # the most of this cost that folios of 64 kB can save
-    cost_from: str  # source of the cost of a fault, as text
+    cost_from: str  # where the cost of a fault comes from, as text
     memory_kib: float
     private_kib: float
     waste_kib: float  # empty parts of large folios in private memory
@@ -93,13 +93,15 @@ class Seen:
     barred: float  # share of the memory of its largest processes that no policy reaches
     barriers: tuple[str, ...]  # the reasons why no policy reaches it, as text
     stalled: float  # percentage of time that its tasks wait for memory
-    compactions: float  # compactions per second by all programs of the host
+    compactions: float  # compactions per second by all programs of the host together
     # the reason why nothing may be changed now: memory is short, or the service is changing
     not_now: str
 
 
 class Way(NamedTuple):
-    """Whether the host can run a verb or feature; if not, the reason and the next step."""
+    """Whether the host can run a verb or feature ("" in why_not); if not, the reason and the next
+    step.
+    """
 
     why_not: str = ""
     next_step: str = ""
@@ -123,7 +125,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A change that may pay for the service."""
+    """A change that may pay for the service, with its gain, price, duration, and commands."""
 
     name: str
     gain: str
@@ -138,7 +140,9 @@ class Candidate:
     next_step: str = ""
 
     def runs(self, here: Here) -> bool:
-        """Return whether `try` itself can run this candidate on the host as it is."""
+        """Return whether `try` itself can run this candidate on this host, without further
+        preparation.
+        """
         if self.name in BY_MODULE:
             return here.loaded
         return here.systemd or self.name in ("trim", "collapse")
