@@ -15,7 +15,7 @@ from lab.guest import Guest
 from lab.programs import BenchError, must
 
 DENSE, SPARSE = Case("forward", 64, 3), Case("every_64k", 64, 3)
-MISSING = 3  # exit status of `doctor` if a component is missing, as the module is here
+MISSING = 3  # exit status of `doctor` while the module is not loaded
 KERNELS = {
     "cloud": "Debian's own kernel for clouds, as its package has it",
     "patched": "the patched kernel",

@@ -36,7 +36,8 @@ ARMS = (
     Arm(HUGE, setup=ALWAYS),
     Arm("adaptive-9", setup=f"{ALWAYS} && {policy('adaptive', 9)}"),
 )
-SOURCES = ("module", "bench/loads")  # directories with the files on which the figures depend
+# the figures depend on the files in these directories; figures of other files are refused
+SOURCES = ("module", "bench/loads")
 LOOKS = "while :; do grep AnonHugePages /proc/meminfo >>/run/huge; sleep 0.5; done"
 
 

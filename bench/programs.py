@@ -33,7 +33,7 @@ LOADS = TREE / "bench/loads"
 BUILT = cache_dir() / "programs"
 OLD_GO = "/usr/lib/go-1.19/bin/go"
 SOCKET = "/run/server"
-# directories with the files on which the figures depend
+# the figures depend on the files in these directories; figures of other files are refused
 SOURCES = ("module", "kernel-hooks", "bench/loads")
 
 

@@ -53,7 +53,7 @@ class Case:
 
 
 # This load maps more memory than the first node has free, and pins each page when it is faulted in,
-# so pages of the second node stay there.
+# so that no page can be reclaimed or moved.
 PINNED = Case(
     "pinned",
     "2G",

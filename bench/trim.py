@@ -25,8 +25,7 @@ from lab.programs import BenchError, must, ran
 MEM = "2G"
 CGROUP = "/sys/fs/cgroup/burst"
 FOLDER = "/run/burst"
-# number of values, of 100 to 1,099 bytes each, and how many of them there are for each one that
-# stays
+# number of values of 100 to 1,099 bytes that are made; one in KEPT of them stays
 VALUES, KEPT = 160_000, 100
 LATER_S = 600
 KHUGEPAGED = f"{THP}/khugepaged"

@@ -24,7 +24,7 @@ from mmpolicy.figures import figure
 
 PILOT = 8  # number of rounds from which the noise is first estimated
 MOST = 400  # most rounds, even if the noise requires more
-LOOKS = 1.25  # after this factor of rounds, the precision is computed again
+LOOKS = 1.25  # the precision is computed again when the rounds have grown by this factor
 ADVICE = "bench at a quieter time, on one CPU (taskset -c 0), or with a longer program"
 
 

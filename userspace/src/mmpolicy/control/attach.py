@@ -19,8 +19,8 @@ MOST_BLOCKERS = 5
 
 
 def blockers(tree: Tree) -> list[str]:
-    """Return the tasks for which attaching or detaching of hooks waits, each as text such as `1234
-    dd`; [] if there are none, or if this user may not see them.
+    """Return the tasks for which attaching or detaching of hooks waits, each as text such as
+    `1234 dd`; [] if there are none, or if this user may not see them.
     """
     if not tree.exists(f"{CONTROL}/blockers"):
         return []

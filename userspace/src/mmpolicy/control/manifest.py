@@ -349,8 +349,8 @@ class Manifest:
 
 
 def _maintained(key: list[str], value: Any) -> tuple[str, float]:
-    """Return the name of a service, and 1.0 if `maintain` works for it, else 0.0; for the entry
-    `cpu`, return "" and the CPU budget in percent.
+    """Return the name of a service and whether `maintain` works for it; for the entry `cpu`, return
+    "" and the CPU budget in percent.
     """
     if key == ["cpu"] and not isinstance(value, bool) and isinstance(value, (int, float)):
         if not LEAST_CPU <= value <= MOST_CPU:

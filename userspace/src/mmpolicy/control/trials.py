@@ -165,7 +165,7 @@ def _parts_of_setting(tree: Tree, trial: Trial) -> Iterator[tuple[bool, str]]:
         return
     try:
         state = read_state(tree)
-    # the module is not loaded, so its state cannot be read, and no part in it is in force
+    # the module is not loaded, so its state cannot be read, and no part of it counts as in force
     except Error:
         state = {}
     unit, number = trial.unit, cgroup_id(tree, trial.cgroup)

@@ -9,7 +9,8 @@ from mmpolicy.memory.explain import Explained, Wanted, size
 
 FEW = 100  # advice needs at least this many page faults decided by adaptive, or by a shadow policy
 MUCH_UNUSED = 0.1  # a larger share of unused pages in large folios counts as waste
-DENSE = 0.2  # large folios are advised from this share of faults next to fully used memory on
+# large folios are advised if at least this share of the faults is next to fully used memory
+DENSE = 0.2
 # 2 MB folios are advised only if the largest memory area has at least this many bytes
 HUGE = 64 << 20
 STOCK, ADAPTIVE = "stock", "adaptive"

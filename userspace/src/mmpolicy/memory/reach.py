@@ -29,7 +29,8 @@ from mmpolicy.memory.space import Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
-# A barrier with a lower share of the process's memory, or a smaller size in kB, is not reported.
+# A reason why policies do not reach memory is reported only if it concerns at least this share of
+# the process's memory, and this many kB.
 MUCH, MUCH_KIB = 0.1, 32 << 10
 # Mapped files are reported only from this share of the memory on, as every program has some.
 MOSTLY = 0.5
@@ -62,7 +63,9 @@ class Barrier(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The memory of a process that no policy for large folios reaches, as one barrier a reason."""
+    """The memory of a process that no policy for large folios reaches: one Barrier for each
+    reason.
+    """
 
     pid: int
     name: str
@@ -178,7 +181,7 @@ def _status(tree: Tree, pid: int) -> str:
         return ""
 
 
-Likely = Iterable[tuple[str, str]]  # likely causes of a barrier, each with its remedy, as texts
+Likely = Iterable[tuple[str, str]]  # likely causes why policies do not reach memory, with remedies
 
 
 def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:

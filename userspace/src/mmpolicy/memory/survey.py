@@ -38,8 +38,8 @@ from mmpolicy.memory.space import Sizes, Space
 KINDS = ("private", "shared")  # kinds of memory that are sampled
 SPOTS = 32  # spots read for each process in a turn; more follow if time is left
 OTHERS = ("lazily_freed", "locked", "partly_unmapped")
-# If time is left, a turn goes on until the sample of a process has this weight. A new spot counts
-# 1.
+# If time is left, a turn goes on until the sample of a process has this weight; a new spot has
+# weight 1.
 ENOUGH = 512
 SMALL = 256  # processes with fewer resident pages are not sampled
 TICKS = 100  # ticks per second in which the kernel's files count CPU time

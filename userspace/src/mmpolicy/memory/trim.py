@@ -44,7 +44,7 @@ LEAST, MOST = 512, 16384  # fewest and most pages that one write splits
 # One write blocks mmap() and munmap() of the program. After a write shorter than SHORT_S, the next
 # one splits more pages; after one longer than LONG_S, fewer.
 SHORT_S, LONG_S = 0.001, 0.002
-HALF = 0.5  # largest share of the elapsed time that writes to SPLIT may take
+HALF = 0.5  # largest share of the elapsed time that writes which split folios may take
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
 FEW = 64  # with max_ptes_none above this, khugepaged is reported to refill the memory
 ALL = 511  # with a lower max_ptes_none, khugepaged does not fill holes for folios below 2 MB

@@ -99,8 +99,8 @@ class Seen:
 
 
 class Way(NamedTuple):
-    """Whether the host can run a verb or feature ("" in why_not); if not, the reason and the next
-    step.
+    """Whether the host can run a verb or feature: why_not is "" if it can, else the reason, and
+    next_step says what to do.
     """
 
     why_not: str = ""
