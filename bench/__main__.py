@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """./dev bench NAME [OPTIONS]: run a benchmark; NAME is a file of this folder.
 
-`host_time.py` is called time, as Python has a module of that name.
+The benchmark in `host_time.py` has the name `time`; as the name of a file, it would hide Python's
+own module.
 """
 
 from __future__ import annotations

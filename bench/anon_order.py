@@ -2,9 +2,10 @@
 """Cost and savings of the policies of anon_order, compared with the stock kernel.
 
 Each arm touches fresh memory in several patterns (tests/workloads/touch.c) in a guest of its own.
-Caps up to 64 kB are measured on 64 MiB. Caps of 1 MiB and 2 MiB are measured on 1 GiB: a stream
-takes about ten faults until its folios are that large, which would be most of its faults on 64 MiB.
-Changes of pattern are measured on 256 MiB: noticing one wastes a folio.
+Policies with a largest folio of up to 64 kB are measured on 64 MiB. Those with 1 MiB or 2 MiB are
+measured on 1 GiB: the folios of a stream grow to this size in about ten faults, which on 64 MiB
+would be most of the faults. Changes of pattern are measured on 256 MiB, as each change wastes a
+folio until the policy adapts.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ BASE = "stock-4k"
 SMALL, LARGE, CHANGE = 64, 1024, 256
 
 DENSE = ("forward", "backward", "streams", "threads", "brk", "stack")
-SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}  # rounds
-LESS_SPARSE = {"3_of_8": 11, "random_all": 5}  # rounds, only on the small area
+# numbers of rounds by pattern; LESS_SPARSE is measured only on SMALL memory, MIXED on 128 MiB
+SPARSE = {"every_32k": 61, "every_64k": 121, "every_128k": 241, "random_quarter": 31}
+LESS_SPARSE = {"3_of_8": 11, "random_all": 5}
 CHANGING = ("sparse_dense", "dense_sparse")
-MIXED = {"random_32k": 5, "in_turn": 5, "clusters": 5, "even_odd": 11, "skewed": 11}  # on 128 MiB
+MIXED = {"random_32k": 5, "in_turn": 5, "clusters": 5, "even_odd": 11, "skewed": 11}
 
 
 @dataclass(frozen=True)
 class OrderArm(Arm):
-    """An arm, the areas it is measured on, in MiB, and the patterns; no pattern means all."""
+    """An arm, the sizes of memory that it is measured on, in MiB, and its patterns; () means all
+    patterns.
+    """
 
     areas: tuple[int, ...] = (SMALL,)
     patterns: tuple[str, ...] = ()
@@ -44,7 +48,7 @@ class OrderArm(Arm):
 
 @dataclass(frozen=True)
 class Case:
-    """One run of touch."""
+    """One run of the program touch: a pattern, the size of the memory, and a number of rounds."""
 
     pattern: str
     mib: int
@@ -94,9 +98,9 @@ QUICK_ARMS = (BASE, "stock-64k", "patched", "fixed-4", "adaptive-4")
 
 
 def cases(mib: int) -> list[Case]:
-    """Return all cases on an area. Cheap ones have more rounds, to reduce noise.
+    """Return all cases on memory of this size. Cheap cases have more rounds, to reduce noise.
 
-    A large stack does not fit below the first page of one.
+    The pattern `stack` is left out on 1 GiB, as a stack cannot grow to this size.
     """
     dense = 11 if mib == SMALL else 3
     return [
@@ -110,17 +114,20 @@ def cases(mib: int) -> list[Case]:
 
 
 def quick_cases() -> list[Case]:
-    """Return a few cases, on the small area."""
+    """Return a few cases, on SMALL memory."""
     return [Case(pattern, SMALL, 5) for pattern in ("forward", "every_64k", "sparse_dense")]
 
 
 def small(arms: Sequence[OrderArm]) -> list[OrderArm]:
-    """Return the arms of the small area, restricted to it."""
+    """Return the arms that are measured on SMALL memory, without their other sizes."""
     return [replace(arm, areas=(SMALL,)) for arm in arms if SMALL in arm.areas]
 
 
 def take_sample(guest: Guest, arm: str, case: Case, before: str = "") -> Iterator[Sample]:
-    """Run touch once; yield one sample, or one per half. `before`: a shell prefix."""
+    """Run touch once; yield one sample, or two for a pattern that changes: one per half.
+
+    before: shell text that is put before the command.
+    """
     command = f"{before}{workload('touch')} {case.pattern} {case.mib} {case.rounds}"
     found = ran(guest, command)
     halves = {"first_": ".1", "second_": ".2"} if "first_ticks" in found else {"": ""}
@@ -157,12 +164,12 @@ def run(arms: Sequence[OrderArm], quick: bool = False) -> Results:
 
 @dataclass(frozen=True)
 class Cost:
-    """Instructions spent in a policy, without the two reads of the clock."""
+    """Instructions that a policy takes for a decision, without the two reads of the clock."""
 
     case: str
     per_fault: float
     per_page: float
-    constant: float
+    constant: float  # instructions of the two reads of the clock
 
     def text(self) -> str:
         """Return the cost in one line."""
@@ -177,7 +184,9 @@ def counters(guest: Guest) -> dict[str, int]:
 
 
 def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
-    """Return ticks and samples of one run, and its faults."""
+    """Run a case; return the ticks that the module has measured in the policy, the number of
+    measured decisions, and the faults of the run.
+    """
     before = counters(guest)
     samples = list(take_sample(guest, "", case))
     after = counters(guest)
@@ -186,7 +195,10 @@ def counted(guest: Guest, case: Case) -> tuple[int, int, float]:
 
 
 def decision_costs() -> list[Cost]:
-    """Measure instructions in adaptive, on dense access; `never` shows the cost of measuring."""
+    """Measure the instructions of adaptive on dense access, less those that measuring takes.
+
+    The policy `never` does nothing, so its instructions are those of the measurement itself.
+    """
     found = []
     with counting.counting_guest("patched", MEM) as guest:
         must(guest, f"{policy('never')} && echo 1 >{MEASURE}")
@@ -210,7 +222,7 @@ def decision_costs() -> list[Cost]:
 
 
 def cell(results: Results, key: str, arm: str, case: str) -> str:
-    """Format a number: absolute for the base and for faults, else the ratio."""
+    """Format a number of an arm: absolute for BASE and for faults, else as a multiple of BASE."""
     value = results.find(arm, case, key)
     if value is None:
         return "-"
@@ -222,7 +234,7 @@ def cell(results: Results, key: str, arm: str, case: str) -> str:
 
 
 def part(results: Results, mib: int) -> Results:
-    """Return the results on an area, for the arms that are meant for it."""
+    """Return the results on memory of this size, for the arms that are measured on it."""
     arms = {arm.name for arm in ARMS if mib in arm.areas}
     suffixes = tuple(f" {case.mib}M" for case in cases(mib))
     chosen = [s for s in results.samples if s.arm in arms and s.case.endswith(suffixes)]
@@ -286,17 +298,17 @@ def bars(axis: Any, results: Results, arms: Sequence[str], key: str) -> None:
 def main(argv: list[str]) -> None:
     text = "Compare the policies of anon_order with stock kernels."
     parser = counting.options("anon_order", text, plots=True)
-    parser.add_argument("--small", action="store_true", help="without areas of 1 GiB")
+    parser.add_argument("--small", action="store_true", help="measure nothing on 1 GiB of memory")
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.plot:
-        counting.pyplot()  # fails now rather than after minutes
+        counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
     arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))
     if chosen.small:
         arms = small(arms)
     results = run(arms, chosen.quick)
     costs = [] if chosen.quick or chosen.small or chosen.arm else decision_costs()
     results.about |= {f"decision cost, {cost.case}": cost.text() for cost in costs}
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(results)}")
     for cost in costs:
         print(f"\ndecision cost, {cost.text()}", end="")
     print()

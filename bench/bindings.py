@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Cost of the profile lookup in a fault: by binding, depth and number of cgroups.
+"""Cost of the profile lookup in a fault, by binding, depth and number of cgroups.
 
-All arms run the policy never, in one cgroup of one guest, so they differ in the lookup alone. No
-controller is enabled for the cgroups, as the memory controller has costs of its own for depth.
+All arms run the policy `never` in one guest, so they differ only in the lookup. No controller is
+enabled for the cgroups, as the costs of the memory controller also depend on the depth.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ PLACES = {"its parent": "top/1", "three levels up": "top/1/2/3"}
 
 
 def command(arm: Arm, rounds: int) -> str:
-    """Return the command that runs touch in its cgroup, or as a bound process."""
+    """Return the command that runs the program touch in the cgroup of an arm, or as a process that
+    is bound itself.
+    """
     place = PLACES.get(arm.name, "a")
     words = f"echo $$ >{CGROUPS}/{place}/cgroup.procs; "
     if arm.name == "one process":
@@ -67,7 +69,7 @@ def command(arm: Arm, rounds: int) -> str:
 
 
 def take(guest: Guest, arm: Arm, rounds: int) -> Sample:
-    """Measure the instructions of a fault."""
+    """Return the mean instructions of a fault in an arm."""
     must(guest, f"echo 1 >{ROOT}/reset\n{arm.setup}")
     found = ran(guest, command(arm, rounds))
     return Sample(arm.name, CASE, {"ticks": found["ticks"] / found["faults"]})
@@ -87,7 +89,7 @@ def run(quick: bool = False) -> Results:
 
 
 def report(results: Results) -> str:
-    """Return the instructions of a fault, and as multiples of the base arms."""
+    """Return a table of the instructions of a fault in each arm, also as multiples of the BASES."""
     rows = [
         [
             sample.arm,
@@ -100,7 +102,7 @@ def report(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = counting.options("bindings", "Tell what it costs a fault to find its profile.")
+    parser = counting.options("bindings", "Measure the cost of the profile lookup in a fault.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(chosen.quick)
     print(f"{counting.CPU}\nInstructions of a fault, and as a multiple.\n\n{report(results)}")

@@ -31,8 +31,8 @@ LEARNING = 4  # factor on bursts, so that learning is part of the result
 REDIRECT = "redirect"
 ROUNDS, PACKETS = 5, 1000
 
-# With longer lists of free pages on the CPU, the bursts stay within them. The state of the zone's
-# own lists depends on everything that ran before, and would move a load with larger bursts by 10 %.
+# Longer per-CPU lists of free pages let the bursts be served from these lists alone. The state of
+# the zone's own lists depends on all that ran before, and would change results by 10 %.
 SETUP = """
 echo 100 >/proc/sys/vm/percpu_pagelist_high_fraction && modprobe mmpolicy_page_pool || exit
 """
@@ -49,7 +49,10 @@ NO_PAIRS = "busybox ip link del in && busybox ip link del out"
 
 @dataclass(frozen=True)
 class BulkArm(Arm):
-    """An arm; all arms of a kernel share a guest, one after another."""
+    """An arm. All arms of a kernel run in one guest, one after another.
+
+    parameters: parameters of the consumer, as for parameters(). times: factor on the bursts.
+    """
 
     parameters: str = "single=0"
     times: int = 1
@@ -125,7 +128,9 @@ def best_fixed(results: Results, load: str) -> float:
 
 
 def report(results: Results) -> str:
-    """Return instructions per page and arm; each also as a multiple of stock."""
+    """Return a table of the instructions per page (per packet: redirect), with a row for each arm;
+    each number also as a multiple of BASE.
+    """
 
     def cell(arm: str, load: str) -> str:
         ticks = results.find(arm, load, "ticks")

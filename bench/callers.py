@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """Programs that ask for huge pages or refuse them, and the effect on their memory.
 
-Each program runs once under strace, which counts its calls, and once without, when /proc shows how
-much of its anonymous memory lies in areas with advice. Then `mmpolicy bench` runs it under three
-settings of the kernel, for its peak memory. That sets sizes of the whole host for a moment and
-needs root; --no-settings leaves it out. Libraries are installed from wheels of pinned versions into
-the cache. Programs in bench/callers.json are not run again; docs/asks.md has the table.
+Each program runs once under strace, which counts its calls of madvise() and prctl(). It runs once
+more without strace, and /proc/PID/smaps shows how much of its anonymous memory lies in areas with
+MADV_HUGEPAGE or MADV_NOHUGEPAGE. Then `mmpolicy bench` measures its peak memory under three
+settings of the kernel. For this, the sizes of the whole host are set for a moment, which needs
+root; --no-settings leaves this step out. Libraries are installed from wheels of pinned versions
+into the cache. Programs in bench/callers.json are not run again; docs/asks.md has the table.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ HOLD_JAVA = str(LOADS / "Hold.java")
 
 @dataclass(frozen=True)
 class Caller:
-    """A program that keeps its memory until it is killed; {hold} or {seconds} make it wait."""
+    """A program that keeps its memory until it is killed. {hold} in its command is replaced by
+    Python code that waits, {seconds} by the seconds to wait.
+    """
 
     name: str
     command: Sequence[str]
@@ -75,7 +78,7 @@ class Caller:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, holds: bool) -> list[str]:
-        """Return the command; without the wait for a run that must end by itself."""
+        """Return the command; with `holds`, the program waits at its end, else it ends at once."""
         python = str(environment(self.wheels) / "bin/python3") if self.wheels else "python3"
         seconds = HOLD_S if holds else 0
         hold = f"import time; time.sleep({seconds})"
@@ -83,7 +86,7 @@ class Caller:
 
 
 def of_wheels(name: str, code: str, *wheels: str, **env: str) -> Caller:
-    """Return a program in Python with libraries."""
+    """Return a program in Python that uses libraries from these wheels."""
     return Caller(name, ("{python}", "-c", f"{code}; {{hold}}"), wheels=wheels, env=env)
 
 
@@ -108,7 +111,7 @@ CALLERS = (
 
 
 def environment(wheels: Sequence[str]) -> Path:
-    """Return a virtual environment with wheels of these versions."""
+    """Return the folder of a virtual environment with these wheels, such as numpy==2.3.4."""
     folder = cache_dir() / "callers" / "-".join(wheels)
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -133,7 +136,9 @@ def running(words: Sequence[str], env: Mapping[str, str]) -> Iterator[subprocess
 
 
 def calls(caller: Caller) -> dict[str, Any]:
-    """Count the calls of a program in its first seconds, and the bytes that they cover."""
+    """Count the calls of madvise() by a program in its first seconds, and the KiB that they cover;
+    return also whether it forbids huge pages by prctl().
+    """
     number, size = Counter[str](), Counter[str]()
     refused = False
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +156,9 @@ def calls(caller: Caller) -> dict[str, Any]:
 
 
 def shares(caller: Caller) -> dict[str, dict[str, int]]:
-    """Return anonymous memory in total and in areas with advice, in KiB, at each look."""
+    """Return the anonymous memory in total and in areas with advice, in KiB, at each time of
+    LOOKS_S after the start.
+    """
     found = {}
     with running(caller.words(holds=True), caller.env) as process:
         start = time.monotonic()
@@ -164,7 +171,9 @@ def shares(caller: Caller) -> dict[str, dict[str, int]]:
 
 
 def areas(smaps: str) -> dict[str, int]:
-    """Sum the anonymous memory of a process in KiB, by the advice for its areas."""
+    """Return the anonymous memory of a process in KiB: all ("anon"), in huge pages, and in areas
+    with MADV_HUGEPAGE ("asked") and MADV_NOHUGEPAGE ("refused").
+    """
     total, anonymous = Counter[str](), 0
     for line in smaps.splitlines():
         name, _, rest = line.partition(":")
@@ -253,7 +262,7 @@ def check_setting() -> None:
     """Raise an error if THP is not at `madvise`: some programs read the setting before they ask."""
     path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if "[madvise]" not in path.read_text():
-        raise BenchError(f"echo madvise >{path}, and keep it while this runs")
+        raise BenchError(f"{path} is not madvise; echo madvise >{path}, and keep this setting")
 
 
 def read() -> dict[str, Any]:
@@ -266,7 +275,7 @@ def main(argv: list[str]) -> None:
     """Run missing programs, and write the table."""
     parser = argparse.ArgumentParser(prog="./dev bench callers", description=__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="programs with this in the name")
-    parser.add_argument("--no-settings", action="store_true", help="set nothing on the host")
+    parser.add_argument("--no-settings", action="store_true", help="without measuring peak memory")
     parser.add_argument("--page", action="store_true", help="only write the table")
     given = parser.parse_args(argv)
     kept = read()

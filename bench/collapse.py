@@ -2,19 +2,24 @@
 """Effect of `mmpolicy collapse` on a big heap, on this machine, compared with khugepaged.
 
 The program (tests/workloads/bigheap.c) touches its heap in random order and then reads and writes
-at random. Parts, each in a run of its own:
+at random. The benchmark has these parts, each in a run of its own:
 
-reads       a heap at the default budget: time of an access before, and in each third of the work
-fast        an equal heap without a budget: duration, and throughput of the program in that time;
-            afterwards, time of an access in turn with a heap that had 2 MB pages from the start
-shapes      heaps that are half empty, or have one page in 16: none of it may be collapsed; every
-            second 2 MB full: these alone may be; heaps with holes, by --min-used
-cpu         CPU time for 2 MB of half such a heap, in slices with khugepaged that never sleeps; its
-            own count of collapses is taken, as it may work on other programs at the same time. A
-            virtual machine may hand free memory back to its host, and the next writer waits for
-            the host, so both get free memory that was written to just before.
-khugepaged  time until 95 % are in 2 MB at the default budget, and by khugepaged with its defaults;
-            what khugepaged makes of a heap that was filled before huge pages were turned on
+reads       collapse a heap at the default CPU budget; compare the program's time of an access
+            before the collapse and in each third of it
+fast        collapse an equal heap without a budget; measure the duration, and the program's
+            throughput in this time; then compare the time of an access with a heap that had 2 MB
+            pages from the start, while the two programs run in turn
+shapes      collapse heaps that are half empty, or have one page in 16, of which nothing may be
+            collapsed; a heap with every second 2 MB full, of which only these may be collapsed;
+            and heaps with holes, by --min-used
+cpu         compare the CPU time per 2 MB with that of khugepaged without pauses, in alternating
+            slices of time. khugepaged may also work on other programs, so its CPU time is divided
+            by its own count of collapses. A virtual machine may return free memory to its host, and
+            the next write to this memory waits for the host. So both collapse into memory that was
+            written to just before.
+khugepaged  measure the time until 95 % of a heap are in 2 MB pages: at the default budget, and by
+            khugepaged with its defaults; and how much of a heap khugepaged collapses that was
+            filled before huge pages were turned on
 
 The benchmark sets the sizes of the whole host while it runs, and restores them; it needs root,
 Linux 6.1, memory for two heaps and an idle machine. docs/workloads/big-heap.md has the figures.
@@ -54,10 +59,10 @@ TURNS, TURN_S = 60, 1
 BLOCK = 2 << 20
 QUICK = ("--cpu", "100", "--max-stop", "1000")
 SLICE_S = 0.1
-LEAD = 256  # 2 MB that are written to, and free
-ENOUGH = 95  # percent in 2 MB
-USED = (512, 502, 461)  # pages of each 2 MB
-LEAST = (100, 98, 90)  # percent, of --min-used
+LEAD = 256  # number of free 2 MB blocks, written to just before, that are kept ahead of collapses
+ENOUGH = 95  # percent of a heap in 2 MB pages at which khugepaged is done
+USED = (512, 502, 461)  # numbers of used pages in each 2 MB of the heaps with holes
+LEAST = (100, 98, 90)  # values of --min-used, in percent
 LATE_S = 20
 KEPT = TREE / "bench/collapse.json"
 PAGE = TREE / "docs/workloads/big-heap.md"
@@ -68,13 +73,13 @@ PATIENCE_S = 1800
 class Line(NamedTuple):
     """The program's output for a quarter of a second."""
 
-    at: float
-    ns: float
-    longest_us: float
+    at: float  # time when the line was read
+    ns: float  # mean time of an access
+    longest_us: float  # longest time of 32 accesses in a row
 
 
 class Heap:
-    """The program, once it has its heap."""
+    """A running program that has filled its heap."""
 
     def __init__(self, job: subprocess.Popen[str]) -> None:
         self._job, self.pid = job, job.pid
@@ -92,13 +97,13 @@ class Heap:
         return [line for line in self.lines if begin < line.at <= end]
 
     def turn(self, seconds: float) -> list[Line]:
-        """Let the program run for a while, and return the output."""
+        """Resume the stopped program, let it run for some seconds, and return its output."""
         self.go_on()
-        time.sleep(0.5)  # skip the line in which it was stopped
+        time.sleep(0.5)  # the first line also covers the time in which the program was stopped
         return self.watch(seconds)
 
     def watch(self, seconds: float) -> list[Line]:
-        """Return the output of the time from now on."""
+        """Wait for some seconds, and return the program's output in this time."""
         begin = time.monotonic()
         time.sleep(seconds)
         return self.between(begin, time.monotonic())
@@ -110,9 +115,9 @@ class Heap:
         self._job.send_signal(signal.SIGCONT)
 
     def memory(self) -> tuple[int, int]:
-        """Return KiB of anonymous memory, and of 2 MB pages."""
+        """Return the program's anonymous memory, and the part of it in 2 MB pages, in KiB."""
         if self._job.poll() is not None:
-            raise BenchError(f"the program ended with {self._job.returncode}")
+            raise BenchError(f"bigheap ended with exit status {self._job.returncode}")
         return memory_of(self.pid)
 
     @property
@@ -123,7 +128,7 @@ class Heap:
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """Return KiB of anonymous memory, and of 2 MB pages."""
+    """Return the anonymous memory of a process, and the part of it in 2 MB pages, in KiB."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     found = {line.split()[0]: line.split()[1] for line in rollup.splitlines()[1:]}
     return int(found["Anonymous:"]), int(found["AnonHugePages:"])
@@ -131,7 +136,7 @@ def memory_of(pid: int) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def heap(mib: int, shape: str, sizes: Mapping[str, str], *more: str) -> Iterator[Heap]:
-    """Start the program, with its heap filled under these settings."""
+    """Start the program, and let it fill its heap under these settings of huge pages."""
     argv = [str(workload("bigheap")), str(mib), shape, *more]
     with contextlib.ExitStack() as held:
         with thp_settings(sizes):
@@ -148,14 +153,16 @@ class Done(NamedTuple):
 
 
 class Verb:
-    """The verb, which is stopped at first, and killed at the end of the context."""
+    """A process of `mmpolicy collapse`, which is stopped right after its start, and killed at the
+    end of the `with` block.
+    """
 
     def __init__(self, *options: str) -> None:
         env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
-        # An installed command is compiled already.
+        # the bytecode is cached, as for an installed command
         env |= {"PYTHONPYCACHEPREFIX": str(cache_dir() / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
         argv = [sys.executable, "-m", "mmpolicy", "collapse", *options]
-        # Its output fits into a pipe.
+        # the output is read only after the end of the process, as it fits into a pipe
         self._job = subprocess.Popen(
             argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -171,7 +178,7 @@ class Verb:
             self._job.wait()
 
     def ended(self) -> bool:
-        """Tell if it has ended, and note its CPU time."""
+        """Return whether the process has ended; record its CPU time then."""
         if self._job.returncode is None:
             pid, status, usage = os.wait4(self._job.pid, os.WNOHANG)
             if pid:
@@ -180,7 +187,7 @@ class Verb:
         return self._job.returncode is not None
 
     def work(self, seconds: float) -> None:
-        """Let it run for a while, and stop it."""
+        """Let the process run for some seconds, or until it ends, and stop it."""
         self._job.send_signal(signal.SIGCONT)
         end = time.monotonic() + seconds
         while not self.ended() and time.monotonic() < end:
@@ -189,16 +196,16 @@ class Verb:
             self._job.send_signal(signal.SIGSTOP)
 
     def done(self) -> Done:
-        """Return its result."""
+        """Return the result of the process, which must have ended."""
         assert self._job.stdout and self._job.stderr
         out, err = self._job.stdout.read(), self._job.stderr.read()
         if self._job.returncode:
-            raise BenchError(f"collapse: {err.strip()}")
+            raise BenchError(f"mmpolicy collapse failed: {err.strip()}")
         return Done(time.monotonic() - self._begin, self._used, json.loads(out))
 
 
 def collapse(pid: int, *more: str) -> Done:
-    """Run the verb."""
+    """Run `mmpolicy collapse` on a process, and return its result."""
     with Verb("--json", "--pid", str(pid), *more) as verb:
         verb.work(PATIENCE_S)
         return verb.done()
@@ -206,7 +213,10 @@ def collapse(pid: int, *more: str) -> Done:
 
 @contextlib.contextmanager
 def free_memory(mib: int) -> Iterator[None]:
-    """Write to 2 MB pages for `mib`, and free one for each that is made by collapse meanwhile."""
+    """Write to 2 MB pages of `mib` MiB and LEAD more, and free them little by little.
+
+    In the `with` block, LEAD more of these pages are free than collapses have allocated.
+    """
     blocks = mib * (1 << 20) // BLOCK + LEAD
     with mmap.mmap(-1, blocks * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -225,7 +235,7 @@ def free_memory(mib: int) -> Iterator[None]:
         giver = threading.Thread(target=give)
         giver.start()
         try:
-            time.sleep(0.1)  # until the first are free
+            time.sleep(0.1)  # until the thread has freed the first pages
             yield
         finally:
             over.set()
@@ -239,12 +249,12 @@ def made_by_collapse() -> int:
 
 
 def speed(lines: Sequence[Line]) -> float:
-    """Return nanoseconds per access."""
+    """Return the mean nanoseconds of an access."""
     return mean(line.ns for line in lines)
 
 
 def reads(mib: int) -> dict[str, Any]:
-    """Collapse at the default budget while the program goes on."""
+    """Collapse a heap at the default budget while its program runs."""
     with heap(mib, "full", OFF) as small, thp_settings(OFF):
         before, anon = speed(small.watch(10)), small.memory()[0]
         begin = time.monotonic()
@@ -262,7 +272,7 @@ def reads(mib: int) -> dict[str, Any]:
 
 
 def fast(mib: int) -> dict[str, Any]:
-    """Collapse without a budget, and compare with a heap that had 2 MB pages from the start."""
+    """Collapse a heap without a budget; compare it with one that had 2 MB pages from the start."""
     with heap(mib, "full", OFF) as small, thp_settings(OFF):
         before = speed(small.watch(5))
         begin = time.monotonic()
@@ -295,7 +305,7 @@ def in_turn(ours: Heap, theirs: Heap, ours_first: bool) -> tuple[float, float]:
 
 
 def shapes(mib: int) -> dict[str, Any]:
-    """Try heaps with holes."""
+    """Collapse heaps of several shapes: half empty, sparse, mixed, and with holes."""
     found: dict[str, Any] = {"mib": mib // 8, "min_used": {}}
     for shape in ("half", "sixteenth", "mixture"):
         found[shape] = holes(mib, shape)
@@ -307,7 +317,7 @@ def shapes(mib: int) -> dict[str, Any]:
 
 
 def holes(mib: int, shape: str, *options: str) -> dict[str, Any]:
-    """Collapse one heap; return how many 2 MB were made, and memory before and after."""
+    """Collapse one heap; return the number of 2 MB pages made, and the memory before and after."""
     with heap(mib, shape, OFF) as small, thp_settings(OFF):
         before = small.memory()[0]
         made = collapse(small.pid, "--cpu", "100", *options).told["made"]
@@ -316,7 +326,7 @@ def holes(mib: int, shape: str, *options: str) -> dict[str, Any]:
 
 
 class Khugepaged:
-    """The kernel's thread, which runs while any size of huge pages is on."""
+    """The kernel's thread khugepaged, which exists while any size of huge pages is on."""
 
     def __init__(self) -> None:
         for folder in Path("/proc").glob("[0-9]*"):
@@ -324,21 +334,23 @@ class Khugepaged:
                 if (folder / "comm").read_text() == "khugepaged\n":
                     self._pid = int(folder.name)
                     return
-        raise BenchError("no khugepaged")
+        raise BenchError("there is no khugepaged: turn huge pages on in transparent_hugepage")
 
     @property
     def cpu_s(self) -> float:
-        """Return its CPU time until now."""
+        """Return the CPU time of the thread until now, in seconds."""
         return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[0]) / 1e9
 
     @property
     def made(self) -> int:
-        """Return how many 2 MB pages it has made until now."""
+        """Return how many 2 MB pages the thread has made until now."""
         return int((THP / "khugepaged/pages_collapsed").read_text())
 
     @contextlib.contextmanager
     def not_preempted(self) -> Iterator[None]:
-        """Run it under SCHED_FIFO, as `collapse` runs each step; its nice value is 19."""
+        """Run the thread under SCHED_FIFO, like each step of `collapse`; else its nice value is
+        19.
+        """
         os.sched_setscheduler(self._pid, os.SCHED_FIFO, os.sched_param(1))
         try:
             yield
@@ -347,10 +359,12 @@ class Khugepaged:
 
 
 def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
-    """Return seconds, and CPU seconds per 2 MB, until khugepaged has collapsed enough.
+    """Return the seconds until khugepaged has collapsed ENOUGH of a heap, and its CPU seconds per
+    2 MB.
 
-    Without pauses it scans on after the last 2 MB, so its count is looked at often; the heap itself
-    is not, as that takes the lock which khugepaged needs.
+    khugepaged without pauses goes on scanning after the last 2 MB, so its counter is read often.
+    The memory of the heap is read only afterwards, as a read takes the mmap_lock, which khugepaged
+    needs.
     """
     thread = Khugepaged()
     begin, cpu_s, made = time.monotonic(), thread.cpu_s, thread.made
@@ -358,7 +372,10 @@ def by_khugepaged(small: Heap, sizes: Mapping[str, str]) -> tuple[float, float]:
     with thp_settings(sizes):
         while thread.made - made < wanted or small.coverage < ENOUGH:
             if time.monotonic() - begin > PATIENCE_S:
-                raise BenchError(f"khugepaged made {small.coverage:.0f} % in {PATIENCE_S} s")
+                raise BenchError(
+                    f"khugepaged has collapsed {small.coverage:.0f} % of the heap in {PATIENCE_S} "
+                    f"s, less than {ENOUGH} %"
+                )
             time.sleep(0.01)
         each_s = (thread.cpu_s - cpu_s) / (thread.made - made)
     return time.monotonic() - begin, each_s
@@ -382,10 +399,12 @@ def middle(ratios: Sequence[float]) -> list[float]:
 
 
 def cpu(mib: int, repeats: int) -> dict[str, Any]:
-    """Compare CPU time with khugepaged, which scans one of two programs, as that has asked for it.
+    """Compare the CPU time of `collapse` on one program and of khugepaged on another.
 
-    Each works for a slice of time while the other is stopped, so load of the machine falls on
-    both. khugepaged's program has half of the memory, and its slices are half as long.
+    Only the program for khugepaged has called madvise(MADV_HUGEPAGE), so khugepaged does not scan
+    the other. The two collapse in alternating slices of time, so that the load of the machine
+    affects both alike. The program for khugepaged has half of the memory, and the slices of
+    khugepaged are half as long.
     """
     pairs: list[dict[str, float]] = []
     for number in range(repeats):
@@ -406,8 +425,11 @@ def cpu(mib: int, repeats: int) -> dict[str, Any]:
 
 
 def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
-    """Collapse one heap by the verb and the other one by khugepaged, in turn."""
-    with Verb("--help") as verb:  # then its start gets small pages that the host has backed
+    """Collapse the heap `ours` by `mmpolicy collapse` and the heap `theirs` by khugepaged, in
+    alternating slices of time.
+    """
+    # this run frees small pages, which the host has backed, for the start of the measured process
+    with Verb("--help") as verb:
         verb.work(PATIENCE_S)
     thread, verb = Khugepaged(), Verb("--json", "--pid", str(ours.pid), *QUICK)
     cpu_s, made, took = thread.cpu_s, thread.made, {"collapse": 0.0, "khugepaged": 0.0}
@@ -427,8 +449,10 @@ def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
             turn = not turn
         each_s = (thread.cpu_s - cpu_s) / (thread.made - made)
     done = verb.done()
-    if ours.coverage < ENOUGH:  # Some of khugepaged's count may be of other programs.
-        raise BenchError(f"{ours.coverage:.0f} % are in 2 MB pages")
+    # only this heap is checked: khugepaged may have counted collapses in other programs
+    if ours.coverage < ENOUGH:
+        raise BenchError(f"collapse has put {ours.coverage:.0f} % of the heap into 2 MB pages, "
+                         f"less than {ENOUGH} %")  # fmt: skip
     return {
         "collapse_s": took["collapse"], "khugepaged_s": took["khugepaged"],
         "collapse_ms": 1e3 * done.cpu_s / done.told["made"], "khugepaged_ms": 1e3 * each_s,
@@ -437,7 +461,9 @@ def in_slices(ours: Heap, theirs: Heap, ours_first: bool) -> dict[str, float]:
 
 
 def khugepaged(mib: int) -> dict[str, Any]:
-    """Compare times with khugepaged at the defaults of both, and its memory."""
+    """Compare the durations of `collapse` and of khugepaged, each with its defaults; measure how
+    khugepaged lets a half empty heap grow, and what it makes of a heap that was filled early.
+    """
     found: dict[str, Any] = {"mib": mib}
     with thp_settings(STOPPED), heap(mib, "full", STOPPED, "madvise") as small:
         found["at_the_default_budget_s"] = collapse(small.pid).seconds
@@ -457,7 +483,7 @@ def khugepaged(mib: int) -> dict[str, Any]:
 
 
 def host() -> str:
-    """Return the kernel and the CPUs."""
+    """Return the kernel version, and the number and model of the CPUs, as text."""
     model = [
         line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
@@ -472,7 +498,9 @@ def with_this_host(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def machines(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the host of all parts, or each host with its parts."""
+    """Yield a line for each host on which parts were measured; with several hosts, also the names
+    of the parts.
+    """
     parts: dict[str, list[str]] = {}
     for part, machine in results["hosts"].items():
         if part != "cpu":  # whose table names the hosts
@@ -552,7 +580,7 @@ def covered(found: Mapping[str, Any]) -> float:
 
 
 def grown(found: Mapping[str, Any]) -> float:
-    """Return the memory of a heap after the collapse, as a ratio of that before."""
+    """Return the memory of a heap after the collapse, as a multiple of the memory before."""
     return float(found["kib"][1] / found["kib"][0])
 
 
@@ -583,9 +611,9 @@ def khugepaged_rows(slow: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 def measured(
     bench: str, kept: Path, ways: Mapping[str, Callable[[], Any]], parts: Iterable[str]
 ) -> dict[str, Any]:
-    """Measure parts of a benchmark, and keep each in its file; return all that the file has.
+    """Measure parts of a benchmark; store each part in the file `kept`; return the whole content.
 
-    Each part is kept with the host that it was measured on.
+    The file also names the host on which each part was measured.
     """
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     for name in parts:
@@ -598,10 +626,10 @@ def measured(
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench collapse", description=__doc__)
-    parser.add_argument("--mib", type=int, default=4096, help="of the heap; khugepaged: an eighth")
-    parser.add_argument("--repeats", type=int, default=10, help="of each pair with khugepaged")
+    parser.add_argument("--mib", type=int, default=4096, help="MiB of a heap; khugepaged: 1/8")
+    parser.add_argument("--repeats", type=int, default=10, help="number of pairs of the part cpu")
     parser.add_argument("--page", action="store_true", help="only write the tables")
-    parser.add_argument("parts", nargs="*", metavar="PART", help="only these")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="measure only these parts")
     given = parser.parse_args(argv)
     ways = {
         "reads": lambda: reads(given.mib),

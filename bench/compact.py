@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cost and benefit of the policies of compact, after mmtests' stress-highalloc.
 
-A guest with two nodes is filled with small pages. Some are pinned, some are freed so that free
-memory has holes, and then large folios are requested (tests/workloads/highalloc.c). Each arm, case
-and seed has a guest of its own. Pages scanned, isolated and so on are those of /proc/vmstat in that
-time; pages scanned by kcompactd are counted separately.
+tests/workloads/highalloc.c fills a guest with two nodes with small pages, pins some of them and
+frees others, so that free memory is fragmented, and then requests large folios. Each arm, case and
+seed has a guest of its own. The numbers of pages scanned, isolated and so on are the increase of
+the counters in /proc/vmstat during the requests; pages scanned by kcompactd are counted separately.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ARMS = [Arm(name, setup=f"modprobe mmpolicy compact={name}") for name in (BASE, 
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of fragmentation; arguments as of highalloc."""
+    """One kind of fragmentation; its fields are the arguments of the program highalloc."""
 
     name: str
     pinned_percent: int
@@ -45,7 +45,7 @@ class Case:
     file: str = ""
 
     def command(self, seed: int) -> str:
-        """Return the command for the guest."""
+        """Return the command that runs highalloc in the guest."""
         return (
             f"{workload('highalloc')} {FILLED_MIB} {self.free_percent} {self.pinned_percent}"
             f" {self.order} {self.tries} {self.rounds} {self.churners} {seed} {self.file}"
@@ -74,7 +74,9 @@ def policy(name: str, knobs: str = "") -> str:
 
 
 def values_of(found: dict[str, int]) -> dict[str, float]:
-    """Return the numbers of one run, without the work of kcompactd."""
+    """Return the numbers of one run. Scanned pages are those of programs alone; the pages that
+    kcompactd has scanned are in "daemon_scanned".
+    """
     values = {key: float(value) for key, value in found.items()}
     for kind in ("migrate", "free"):
         values[f"{kind}_scanned"] = (
@@ -101,7 +103,7 @@ def run_once(guest: Guest, arm: Arm, case: Case, seed: int) -> dict[str, float]:
 
 
 def take(arm: Arm, case: Case, seeds: int) -> Sample:
-    """Return the mean over some guests."""
+    """Run a case in one guest for each seed; return a sample with the means."""
     found = []
     for seed in range(1, seeds + 1):
         with counting.counting_guest(arm.flavor, MEM, nodes=NODES) as guest:
@@ -148,7 +150,9 @@ def cell(results: Results, case: str, arm: str, key: str) -> str:
 
 
 def table(results: Results, case: str) -> str:
-    """Return a table of all numbers of a case, a row each, and the two ratios that count."""
+    """Return a table of a case with a row for each number, and with two ratios to the arm stock:
+    large folios, and scanned pages.
+    """
     arms = results.arms()
     ratios = {"x large": "large folios / stock", "x scanned": "pages scanned / stock"}
     titles = {key: title for key, (title, _) in COLUMNS.items()} | ratios
@@ -162,13 +166,13 @@ def table(results: Results, case: str) -> str:
 
 def main(argv: list[str]) -> None:
     parser = counting.options("compact", "Compare the policies of compact with the stock kernel.")
-    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this one")
-    parser.add_argument("--seeds", type=int, default=3, help="guests for each (default: 3)")
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="only this case")
+    parser.add_argument("--seeds", type=int, default=3, help="guests for each arm and case (3)")
     chosen: argparse.Namespace = parser.parse_args(argv)
     wanted = QUICK_CASES if chosen.quick else [chosen.case or case.name for case in CASES]
     cases = [case for case in CASES if case.name in wanted]
     results = run(ARMS, cases, 1 if chosen.quick else chosen.seeds)
-    print(f"{counting.CPU}\nPath length, not speed.\n")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n")
     print("\n\n".join(table(results, case) for case in results.cases()))
     if chosen.json:
         results.save(chosen.json)

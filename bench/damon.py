@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`mmpolicy collapse`, DAMON's own collapse (DAMOS_COLLAPSE) and khugepaged, with Linux 7.3.
+"""Compare `mmpolicy collapse`, DAMON's own collapse (DAMOS_COLLAPSE) and khugepaged on Linux 7.3.
 
-In a guest, each works on heaps of tests/workloads/bigheap.c that are full, or half empty in each
-2 MB, while the program is stopped. DAMON watches its virtual memory, at the intervals of the
-kernel, with a scheme for regions of any size and access; khugepaged never sleeps. The guest's CPU
-counts instructions as time. The table is in docs/compared.md.
+In a guest, each of the three collapses heaps of tests/workloads/bigheap.c that are full, or half
+empty in each 2 MB, while the program is stopped. DAMON monitors the virtual memory of the program
+at the kernel's default intervals, with a scheme for regions of any size and access; khugepaged runs
+without pauses. The guest counts instructions as CPU time. docs/compared.md has the table.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ NAMES = {
     "collapse": "`collapse --cpu 100`, with and without its start", "damon": "DAMON",
     "khugepaged": "khugepaged, `scan_sleep_millisecs` 0",
 }  # fmt: skip
-STAT = Path("/sys/module/damon_stat/parameters/enabled")  # watches all memory, alone, from boot on
+# DAMON_STAT monitors all memory from boot on, and excludes other uses of DAMON until it is disabled
+STAT = Path("/sys/module/damon_stat/parameters/enabled")
 KDAMONDS = Path("/sys/kernel/mm/damon/admin/kdamonds")
-WATCH_S, ENOUGH = 20, 99.0  # percent
+# longest time in seconds for DAMON, and percentage in 2 MB pages at which it is done
+WATCH_S, ENOUGH = 20, 99.0
 MOST = str((1 << 64) - 1)
 KEPT = TREE / "bench/damon.json"
 PAGE = TREE / "docs/compared.md"
@@ -41,7 +43,9 @@ PAGE = TREE / "docs/compared.md"
 
 @contextlib.contextmanager
 def watching(pid: int) -> Iterator[int]:
-    """Let DAMON collapse all memory of a process; yield the number of its thread."""
+    """Let DAMON collapse all memory of a process during the `with` block; yield the PID of its
+    kernel thread.
+    """
     context = "0/contexts/0"
     steps = {
         "nr_kdamonds": "1", "0/contexts/nr_contexts": "1", f"{context}/operations": "vaddr",
@@ -60,7 +64,9 @@ def watching(pid: int) -> Iterator[int]:
 
 
 def by_damon(stopped: Heap) -> float:
-    """Let DAMON work until nothing is left, or for a time; return its CPU seconds."""
+    """Let DAMON collapse a heap until ENOUGH percent are in 2 MB pages, for at most WATCH_S
+    seconds; return the CPU seconds of its thread.
+    """
     begin = time.monotonic()
     with watching(stopped.pid) as thread:
         while time.monotonic() - begin < WATCH_S and stopped.coverage < ENOUGH:
@@ -70,7 +76,7 @@ def by_damon(stopped: Heap) -> float:
 
 
 def inside() -> dict[str, Any]:
-    """Measure in the guest."""
+    """Measure all three tools on all shapes; runs in the guest, as it changes settings."""
     if STAT.exists():
         STAT.write_text("N")
     found = dict[str, Any]()
@@ -126,5 +132,5 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
     if os.geteuid():
-        raise BenchError("for the guest alone")
+        raise BenchError("python3 -m bench.damon runs in the guest, as root; use ./dev bench damon")
     print(json.dumps(inside()))

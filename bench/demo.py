@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""./dev demo: a tour in a guest. Each command is shown with its output."""
+"""./dev demo: show mmpolicy in a guest, each command with its output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARMS = {
 }
 
 
-SHOWN: list[str] = []  # the text of the picture
+SHOWN: list[str] = []  # lines of the terminal that the picture of README shows
 
 
 def say(text: str) -> None:
@@ -47,11 +47,13 @@ def type_in(guest: Guest, command: str, expect: int = 0, pictured: bool = True) 
     if result.out:
         show(result.out.removesuffix("\n"))
     if result.rc != expect:
-        raise BenchError(f"in the guest, exit status {result.rc}: {command}")
+        raise BenchError(f"in the guest, '{command}' ended with {result.rc}, not {expect}")
 
 
 def compare(guest: Guest) -> Results:
-    """Touch 64 MiB densely and sparsely in each arm."""
+    """Return the costs of a program that touches 64 MiB densely, and of one that touches one page
+    in 64 kB, in each arm.
+    """
     results = Results("demo")
     for arm, setup in ARMS.items():
         must(guest, setup)
@@ -94,7 +96,7 @@ def show(results: Results) -> None:
 
 
 def main() -> None:
-    """Run the tour."""
+    """Show the demo in a guest with the kernel that the user has chosen."""
     parser = argparse.ArgumentParser(prog="./dev demo", description=__doc__)
     parser.add_argument("kernel", choices=KERNELS)
     parser.add_argument("--draw", action="store_true", help="also write the picture of README")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""End the server behind a socket, and wake it to notice: memcached sleeps for up to a second."""
+"""End the server of a Unix socket by SIGTERM, and wake it by a connection.
+
+Without the connection, memcached would sleep for up to a second before it ends.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,6 @@ def connected() -> socket.socket:
 with connected() as wire:
     raw = wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED.size)
 os.kill(UCRED.unpack(raw)[0], signal.SIGTERM)
-time.sleep(0.01)  # it has received the signal
-with contextlib.suppress(OSError):  # it has ended
+time.sleep(0.01)  # until the server has received the signal
+with contextlib.suppress(OSError):  # fails if the server has ended already
     connected().close()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Results of ./dev bench time as documents: bench/evidence/ becomes docs/evidence.md, and the
-programs with gigabytes in bench/evidence/large/ a table of docs/workloads/data.md.
+"""Write documents from the results of ./dev bench time, by `python3 -m bench.evidence`.
 
-python3 -m bench.evidence writes them.
+bench/evidence/ becomes docs/evidence.md. The programs with gigabytes in bench/evidence/large/ also
+become a table of docs/workloads/data.md.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from bench import with_table
 TREE = Path(__file__).resolve().parent.parent
 FILES = TREE / "bench/evidence"
 DOCUMENT, DATA = TREE / "docs/evidence.md", TREE / "docs/workloads/data.md"
-OF_DATA = ("duckdb", "chdb", "polars", "pandas", "gather")  # programs of DATA
+OF_DATA = ("duckdb", "chdb", "polars", "pandas", "gather")  # programs in the table of DATA
 PAGE, FOLIO = 4 << 10, 64 << 10  # bytes
-APART = 0.05  # difference of two ratios
+# If the ratio of the means differs from the estimated ratio by more than this, both are shown.
+APART = 0.05
 
 HEAD = """\
 <!-- SPDX-License-Identifier: GPL-2.0; made by bench/evidence.py -->
@@ -66,7 +67,7 @@ It tries each of them first, and says how long the whole will take.
 
 
 def load(path: Path | None, about: str) -> dict[str, Any]:
-    """Return the contents of a file, or an empty result."""
+    """Return the content of a result file; without a file, an empty result."""
     if path and path.exists():
         found: dict[str, Any] = json.loads(path.read_text())
         return found
@@ -74,14 +75,18 @@ def load(path: Path | None, about: str) -> dict[str, Any]:
 
 
 def is_ratio(found: dict[str, Any] | None) -> bool:
-    """Tell if two arms were compared by a ratio: some metrics are 0 in some runs."""
+    """Return whether a metric of two arms was compared by a ratio.
+
+    A metric that is 0 in some runs is compared by a difference.
+    """
     return found is not None and found["scale"] != "difference"
 
 
 def ratio(arm: dict[str, Any], metric: str, of_first: float) -> str:
-    """Format a ratio with its interval, and the ratio of means if that differs.
+    """Format the ratio of an arm to the first one, with its interval; also the ratio of the means
+    if it differs by more than APART.
 
-    of_first: the mean of the arm that it is compared with.
+    of_first: mean of the metric in the first arm.
     """
     found = arm["ratio"][metric]
     if not is_ratio(found):
@@ -95,13 +100,13 @@ def ratio(arm: dict[str, Any], metric: str, of_first: float) -> str:
 
 
 def beside(arm: dict[str, Any], first: dict[str, Any]) -> dict[str, float]:
-    """Return the means of the first arm in the rounds that an arm took part in."""
+    """Return the means of the first arm over those rounds in which `arm` ran, too."""
     found: dict[str, float] = arm.get("mean_of_first", first["mean"])
     return found
 
 
 def cell(arms: dict[str, dict[str, Any]], name: str, metric: str) -> str:
-    """Format the ratio of an arm to the first one; arms: those of a program, by name."""
+    """Format the ratio of the arm `name` to the first arm. arms: arms of one program by name."""
     first = next(iter(arms.values()))
     return ratio(arms[name], metric, beside(arms[name], first)[metric])
 
@@ -124,7 +129,7 @@ def table(results: dict[str, Any]) -> Iterator[str]:
 
 
 def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
-    """Return the cost of a fault by size in bytes, in nanoseconds: the mean of all calibrations."""
+    """Return the cost of a fault in ns, by folio size in bytes: the mean of all calibrations."""
     found: dict[int, list[float]] = {}
     for each in itertools.chain(*calibrations):
         found.setdefault(each["size"], []).append(each["ns"])
@@ -132,9 +137,11 @@ def fault_ns(calibrations: list[list[dict[str, Any]]]) -> dict[int, float]:
 
 
 def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
-    """Return the saving of an arm relative to the first one, by its ratio, with the interval.
+    """Return the CPU time that an arm saves, in ms, computed from its ratio to the first arm, with
+    the interval.
 
-    By the means if a ratio is missing, as some runs took less than a tick, or its interval.
+    If the ratio or its interval is missing, as some runs took less than a tick, the saving is the
+    difference of the means.
     """
     found, mean_ms = arm["ratio"][metric], 1000 * first[metric]
     if not is_ratio(found) or found["low"] is None:
@@ -144,7 +151,9 @@ def saved_ms(arm: dict[str, Any], first: dict[str, float], metric: str) -> str:
 
 
 def faults(results: dict[str, Any]) -> Iterator[str]:
-    """Yield the savings of "to 64", and their part that the cost of a fault there explains."""
+    """Yield a table of the CPU time that the arm "to 64" saves for each program, with the part of
+    it that the cost of a fault on this machine explains.
+    """
     of_all = [results["calibration"]] if "calibration" in results else []
     rows = []
     for program, found in results["programs"].items():
@@ -165,7 +174,7 @@ def faults(results: dict[str, Any]) -> Iterator[str]:
 
 
 def machine(results: dict[str, Any]) -> str:
-    """Describe the machine of a file in two sentences."""
+    """Return two or three sentences about the machine of a result file."""
     host = next(iter(results["programs"].values()))["host"]
     kind = "a virtual machine" if host["virtual"] else "hardware"
     large = results.get("large_percent")
@@ -178,7 +187,7 @@ def machine(results: dict[str, Any]) -> str:
 
 
 def page() -> str:
-    """Return the document."""
+    """Return the text of docs/evidence.md."""
     parts = [HEAD]
     for path in sorted(FILES.rglob("*.json")):
         results = json.loads(path.read_text())
@@ -196,7 +205,7 @@ def page() -> str:
 
 
 def data_table() -> Iterator[str]:
-    """Yield what the sizes save the programs of a data host, for each machine."""
+    """Yield for each machine a table of the CPU time and peak RSS of the programs in OF_DATA."""
     columns = [("cpu", "off again"), *itertools.product(("cpu", "peak_rss"), ("to 64", "2 MB"))]
     for path in sorted((FILES / "large").glob("*.json")):
         results = json.loads(path.read_text())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Effect of the example policies in BPF on patterns and programs, compared with policies in C.
 
-The patterns are those of anon_order, and the programs those of the benchmark of that name. Each
-runs in a new cgroup, which some of the examples read, and once, after a run that warms up. So
-instructions are only known to about one percent, and those of Go and Java to five. With --json,
-results in FILE are not measured again.
+The patterns are those of bench/anon_order.py, and the programs those of bench/programs.py. Each
+runs in a new cgroup, as some of the examples read figures of the cgroup. Each is measured only
+once, after a run that warms up, so its instructions are known to about one percent, and those of Go
+and Java to five. With --json, results in FILE are not measured again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def arms() -> list[Arm]:
 
 
 def patterns(quick: bool) -> list[Case]:
-    """Return a few patterns, or all on small areas; halves of a changing one are separate cases."""
+    """Return a few patterns, or all patterns on SMALL memory, with at most ROUNDS rounds."""
     found = anon_order.quick_cases() if quick else anon_order.cases(SMALL)
     return [replace(case, rounds=min(case.rounds, ROUNDS)) for case in found]
 
@@ -60,13 +60,13 @@ def take(guest: Guest, arm: Arm, done: set[str], quick: bool) -> Iterator[Sample
 
 
 def main(argv: list[str]) -> None:
-    text = "Compare the examples of policies in BPF. What FILE of --json has already "
-    parser = counting.options("examples", f"{text}is not measured again.", plots=True)
+    text = "Compare the examples of policies in BPF. Results in FILE of --json "
+    parser = counting.options("examples", f"{text}are not measured again.", plots=True)
     chosen: argparse.Namespace = parser.parse_args(argv)
     if chosen.hooks:
-        raise BenchError("policies in BPF need BTF, which the kernels of --hooks have not")
+        raise BenchError("policies in BPF need BTF, which kernels of --hooks lack; omit --hooks")
     if chosen.plot:
-        counting.pyplot()  # fails now rather than after minutes
+        counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
     programs.build()
     about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "examples", about)
@@ -78,6 +78,6 @@ def main(argv: list[str]) -> None:
 
     counting.measure(results, measured, programs.MEM, take_rest, chosen.json)
     shown = programs.only(results, [arm.name for arm in measured])
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{programs.tables(shown)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{programs.tables(shown)}")
     if chosen.plot:
         programs.plot(shown, chosen.plot)

@@ -11,7 +11,8 @@ from pathlib import Path
 from bench import THP, thp_settings
 
 PAGE, LARGE_ORDER = mmap.PAGESIZE, 4
-# Other processes free memory in the process, so remaining blocks are taken more than once.
+# Other processes free memory meanwhile. So free blocks of 64 kB and more are allocated up to TRIES
+# times, until they are at most ENOUGH_PERCENT of the free memory.
 ENOUGH_PERCENT, TRIES = 2, 5
 KEPT = 8  # one page in this many stays in use
 LEFT = 512 << 20  # bytes of free memory, so that the kernel does not have to reclaim
@@ -19,7 +20,7 @@ MADV_POPULATE_WRITE = 23  # of linux/mman.h; Python 3.11 has no name for it
 
 
 def free_blocks(least: int) -> int:
-    """Return the pages in free blocks of at least this order, on all nodes and in all zones."""
+    """Return the number of pages in free blocks of order `least` or more, in all zones."""
     pages = 0
     for line in Path("/proc/buddyinfo").read_text().splitlines():
         counts = line.split()[4:]
@@ -28,12 +29,12 @@ def free_blocks(least: int) -> int:
 
 
 def large_percent() -> float:
-    """Return the share of the free memory in blocks of 64 kB or more."""
+    """Return the percentage of the free memory that is in blocks of 64 kB or more."""
     return 100 * free_blocks(LARGE_ORDER) / free_blocks(0)
 
 
 def memory(size: int, advice: int) -> mmap.mmap:
-    """Return private memory, populated after an advice about folios."""
+    """Return `size` bytes of private memory, populated after this madvise() advice."""
     area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     area.madvise(advice)
     area.madvise(MADV_POPULATE_WRITE)
@@ -41,9 +42,9 @@ def memory(size: int, advice: int) -> mmap.mmap:
 
 
 def take_large() -> mmap.mmap:
-    """Allocate the free blocks of 64 kB or more.
+    """Allocate the memory in free blocks of 64 kB or more, as folios of 64 kB.
 
-    For this, MADV_HUGEPAGE gives folios of 64 kB, whatever it gives otherwise on this host.
+    Meanwhile all other folio sizes of the host are turned off, also for MADV_HUGEPAGE.
     """
     sizes = (file.parent.name for file in THP.glob("hugepages-*/enabled"))
     words = {
@@ -55,9 +56,10 @@ def take_large() -> mmap.mmap:
 
 @contextlib.contextmanager
 def fragmented() -> Iterator[None]:
-    """Keep one page in eight of the free memory.
+    """Hold one page in KEPT of the free memory during the `with` block, so that the free memory is
+    in pieces.
 
-    The kept pages are movable, so the kernel can compact, as on a host that has run for long.
+    These pages are movable, so the kernel can compact, as on a host that has run for a long time.
     """
     with contextlib.ExitStack() as held:
         size = max(free_blocks(0) * PAGE - LEFT, KEPT * PAGE)

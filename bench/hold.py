@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0
-"""How long verbs that read memory block the mmap() of a program, on this machine, without a guest.
+"""Time that verbs which read memory block mmap() in a program, on this machine, without a guest.
 
-The program (tests/workloads/hold.c) reserves much memory, uses a part, and calls mmap() and
-munmap() each half millisecond under SCHED_FIFO. A run has for each verb some seconds without it,
-the control, and then some with it; if the control exceeds 1 ms, something else disturbs the
-program, and both are repeated.
+The program (tests/workloads/hold.c) reserves much memory, uses a part of it, and calls mmap() and
+munmap() each half millisecond under SCHED_FIFO. For each verb, a run measures the longest call for
+some seconds without the verb (the control), and then while the verb runs. If the control exceeds
+1 ms, something else disturbs the program, and both are repeated.
 
-A virtual machine stalls the program, or a reader that holds its lock, for milliseconds. A task on
-each CPU, which shares no lock with the program, records when its CPU stalls. Only the part of a
-wait in which no CPU stalled counts; the output has the whole wait, too.
+A hypervisor may stop a CPU of a virtual machine for milliseconds, while the program or a reader
+with its mmap_lock runs there. A task on each CPU, which shares no lock with the program, records
+when its CPU stalls. Only the part of a wait in which no CPU stalled counts; the output shows the
+whole wait, too.
 
-Needs root, and memory for the program; --old TREE runs the verbs of another tree too. docs/cli.md
-has the figures.
+The benchmark needs root, and memory for the program; --old TREE also runs the verbs of another
+tree. docs/cli.md has the figures.
 """
 
 from __future__ import annotations
@@ -38,27 +39,27 @@ VERBS = ("top --json", "map {pid}", "trim --pid {pid} --dry-run", "recommend --s
 class Waits(NamedTuple):
     """The longest waits of the program in a run, in microseconds, and the verb's exit status."""
 
-    control_us: float
-    with_us: float
+    control_us: float  # without the verb, not counting times in which a CPU stalled
+    with_us: float  # with the verb, not counting times in which a CPU stalled
     whole_us: float  # with the verb, including times in which a CPU stalled
-    stall_us: float  # the longest, while the verb ran
+    stall_us: float  # the longest stall of a CPU while the verb ran
     status: str
 
     def text(self) -> str:
         """Return a line of output."""
         control, verb, whole, stall = (each / 1000 for each in self[:4])
         return (
-            f"{verb:.2f} ms, control {control:.2f}; {whole:.2f} with stalls of the machine, "
-            f"which were up to {stall:.2f}; {self.status}"
+            f"longest wait {verb:.2f} ms, control {control:.2f} ms; {whole:.2f} ms with stalls of "
+            f"the machine, the longest {stall:.2f} ms; {self.status}"
         )
 
 
 class Second(NamedTuple):
-    """A line of the program's output: times of a second, in microseconds."""
+    """A line of the program's output: the longest times within a second, in microseconds."""
 
-    whole_us: float = 0.0
-    alone_us: float = 0.0  # without stalls
-    stall_us: float = 0.0
+    whole_us: float = 0.0  # longest wait
+    alone_us: float = 0.0  # longest wait, not counting times in which a CPU stalled
+    stall_us: float = 0.0  # longest stall of a CPU
 
     def worse(self, other: Second) -> Second:
         """Return the maximum of each time."""
@@ -72,15 +73,15 @@ class Program:
         self._job, self.pid = job, job.pid
 
     def second(self) -> Second:
-        """Return the longest wait of the next second."""
+        """Wait for the program's line about the next second, and return its times."""
         assert self._job.stdout
         line = self._job.stdout.readline()
         if not line.strip():
-            raise BenchError("the program has ended: is there memory for it?")
+            raise BenchError("the program hold has ended; give less --mib if memory is short")
         return Second(*map(float, line.split()))
 
     def longest(self, seconds: int) -> Second:
-        """Return the longest wait of some seconds."""
+        """Return the longest times of some seconds, after skipping the second that has begun."""
         self.second()
         found = Second()
         for _ in range(seconds):
@@ -97,7 +98,7 @@ def program(mib: int, room: int, how: str) -> Iterator[Program]:
 
 
 def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Second, str]:
-    """Return the longest wait while a verb runs, and how the verb ended."""
+    """Return the longest times while a verb of the tree `tree` runs, and how the verb ended."""
     words = verb.format(pid=waiting.pid).split()
     env = {**os.environ, "PYTHONPATH": str(tree / "userspace/src")}
     argv = [sys.executable, "-m", "mmpolicy", *words]
@@ -109,13 +110,13 @@ def with_verb(waiting: Program, tree: Path, verb: str, seconds: int) -> tuple[Se
             longest = longest.worse(waiting.second())
             if job.poll() is not None:
                 break
-        status = "goes on" if job.poll() is None else f"exit {job.returncode}"
+        status = "the verb goes on" if job.poll() is None else f"exit {job.returncode}"
         job.terminate()
     return longest.worse(waiting.second()), status
 
 
 def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
-    """Run a control and a verb, until the control is quiet."""
+    """Measure a control and a verb; repeat both up to TRIES times until the control is quiet."""
     for _ in range(TRIES):
         control = waiting.longest(CONTROL_S).alone_us
         found, status = with_verb(waiting, tree, verb, seconds)
@@ -126,13 +127,13 @@ def run(waiting: Program, tree: Path, verb: str, seconds: int) -> Waits:
 
 
 def main(argv: list[str]) -> None:
-    """Print for each build and verb a line per run."""
+    """Print for each place of memory, tree and verb a line per run."""
     parser = argparse.ArgumentParser(prog="./dev bench hold", description=__doc__)
-    parser.add_argument("--mib", type=int, default=4096, help="memory of the program")
-    parser.add_argument("--room", type=int, default=1024, help="GiB that it reserves")
-    parser.add_argument("--how", default="together,spread", help="where its memory lies")
+    parser.add_argument("--mib", type=int, default=4096, help="MiB that the program uses")
+    parser.add_argument("--room", type=int, default=1024, help="GiB that the program reserves")
+    parser.add_argument("--how", default="together,spread", help="where the used memory lies")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--seconds", type=int, default=20, help="of a verb, at most")
+    parser.add_argument("--seconds", type=int, default=20, help="longest run of a verb")
     parser.add_argument("--old", type=Path, help="another tree, whose verbs run too")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args(argv)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Time that folio sizes cost or save whole programs, on this machine and in no guest.
+"""Time that folio sizes cost or save whole programs, on this machine, without a guest.
 
 The programs of ./dev bench programs, or with --large those of bench/large.py, run under
-`mmpolicy bench`, with the kernel's own sizes as arms, in turn. So this needs Linux 6.8, root, and a
-machine that is not too busy. Results in FILE of --json are not measured again. docs/evidence.md is
-made from such files.
+`mmpolicy bench`, with the kernel's own sizes as arms, in turn. So the benchmark needs Linux 6.8,
+root, and a machine that is not too busy. Programs with results in FILE of --json are not measured
+again. bench/evidence.py makes docs/evidence.md from these files.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ ARMS = {
     "2 MB": one(2048),
 }
 QUICK = ("off", "off again", "to 64", "2 MB")
+# LARGE_RUNS is the smallest number that can show a difference with as many arms as QUICK has.
 RUNS, LARGE_RUNS = (
     12,
     7,
-)  # the latter: the fewest that can show a difference among as many arms as QUICK has
+)
 
 
 def words(program: Program) -> list[str]:
@@ -66,17 +67,18 @@ def words(program: Program) -> list[str]:
     if not program.client:
         return ["--", "sh", "-c", run]
     end = f"/usr/bin/python3 -I {ENDING} {SOCKET}"
-    load = f"cd {LOADS} && {program.client} && {end} && rm -f {SOCKET}"  # the next is not ready yet
+    # without its socket, the next server does not look ready before it is
+    load = f"cd {LOADS} && {program.client} && {end} && rm -f {SOCKET}"
     return ["--server", f"sh -c '{run}'", "--ready", f"[ -S {SOCKET} ]", "--", "sh", "-c", load]
 
 
 def command(*argv: str) -> str:
-    """Run mmpolicy, which ends with this process; return its output."""
+    """Run mmpolicy with these arguments; return its output. It ends if this process ends."""
     found = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
     line = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "mmpolicy", *argv]
     done = subprocess.run(line, env=found, capture_output=True, text=True)
     if done.returncode:
-        raise BenchError(f"{argv[0]} {argv[-1]}: {done.stderr.strip()}")
+        raise BenchError(f"mmpolicy {argv[0]} failed ({argv[-1]}): {done.stderr.strip()}")
     return done.stdout
 
 
@@ -93,9 +95,9 @@ def prepare(program: Program) -> None:
 
 
 def say_how_long(wanted: Sequence[Program], arms: Sequence[str], runs: int) -> None:
-    """Run each program twice as the host is, and print how long the whole will take.
+    """Run each program twice under the present settings, and print about how long all rounds take.
 
-    A program that cannot run here is found now and not after an hour.
+    So a program that cannot run on this machine fails now, and not after an hour.
     """
     took = 0.0
     for program in wanted:
@@ -111,8 +113,8 @@ def say_how_long(wanted: Sequence[Program], arms: Sequence[str], runs: int) -> N
 def measure(program: Program, arms: Sequence[str], length: Sequence[str]) -> dict[str, Any]:
     """Run one program under all arms; return the result of `mmpolicy bench`, without single runs.
 
-    The costs of a fault before and after are included, as the neighbours of a virtual machine may
-    change within an hour.
+    The result includes the costs of a fault just before and just after, as the load of other
+    virtual machines on the same host may change within an hour.
     """
     prepare(program)
     given = [word for name in arms for word in ("--arm", f"{name}: {ARMS[name]}")]
@@ -133,9 +135,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer arms")
     parser.add_argument("--large", action="store_true", help="programs with gigabytes, fewer arms")
     parser.add_argument("--runs", type=int, help="of each program under each arm (12, large: 7)")
-    parser.add_argument("--detect", metavar="PERCENT", help="as many as it takes to find so much")
+    parser.add_argument("--detect", metavar="PERCENT", help="as many runs as find this change")
     parser.add_argument(
-        "--precision", metavar="PERCENT", help="until the median of each ratio is known so closely"
+        "--precision", metavar="PERCENT", help="run until each median ratio is known to +- PERCENT"
     )
     parser.add_argument("--cpus", type=int, metavar="N", help="run all on the first N CPUs")
     parser.add_argument("--fragmented", action="store_true", help="cut free memory in pieces first")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Programs that use 0.7 to 4 GB for 5 to 20 s, for ./dev bench time --large.
 
-They do what those of bench/programs.py do, with more of it, and what data frames, column stores and
-arrays do on all CPUs. Libraries are installed from wheels of pinned versions into the cache.
-./dev bench kept takes a part of each load, for guests with less memory.
+Some are the programs of bench/programs.py with larger loads. The others use data frames, column
+stores and arrays on all CPUs. Libraries are installed from wheels of pinned versions into the
+cache. ./dev bench kept takes a part of each load, for guests with less memory.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def a_part(programs: Sequence[Program], part: float) -> list[Program]:
 
 
 def large_programs() -> list[Program]:
-    """Return them, with their libraries installed."""
+    """Return the large programs; install their libraries first, if needed."""
     cpus = os.cpu_count() or 1
     compile_all = f"seq {6 * cpus} | xargs -P {cpus} -I% g++ -O1 -S -o /dev/null templates.cc"
     return [

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0
 """Effect of `mmpolicy collapse` on programs with a big heap, under load, on this machine.
 
-redis (with redis-benchmark), a JVM and a Python service (bench/loads) run twice, with 4 kB pages:
-one is collapsed at the default budget while it answers requests, the other one is the control.
-They are loaded in turn, before and after; CPU time per request of the collapsed one is compared
-with that of the control in the next turn. PostgreSQL sorts in one backend; `mmpolicy bench
---collapse` compares runs with and without. Before that, `collapse --dry-run` says what each
---min-used would make, and at what growth.
+redis (with redis-benchmark), a JVM and a Python service (bench/loads) each run in two instances,
+with 4 kB pages: one instance is collapsed at the default budget while it answers requests, the
+other is the control. Both are loaded in turn, before and after the collapse, and the CPU time per
+request of the collapsed instance is compared with that of the control. PostgreSQL sorts in one
+backend; `mmpolicy bench --collapse` compares runs with and without collapses. Before any collapse,
+`collapse --dry-run` reports how much memory each --min-used would collapse, and how much the
+program would grow.
 
 The benchmark turns huge pages off on the whole host while a program fills its memory. It needs
 root, Linux 6.1, redis-server, redis-benchmark, java, javac, postgres 15, and memory for two
@@ -45,8 +46,8 @@ MIN_USED = (100, 98, 90)
 # Sizes that make heaps of about 2 GB (redis) and 1.5 GB
 KEYS, VALUES, OBJECTS, ROWS = 2_700_000, 4_500_000, 4_000_000, 10_000_000
 VALUE_BYTES, CLIENTS = 600, 8
-TWO_SIDED = 2.1  # quantile of Student's t for twice ten turns
-# A line each, as a single backend takes a line for a query.
+TWO_SIDED = 2.1  # 97.5 % quantile of Student's t for two groups of ten turns
+# each query is on one line, as a backend in single-user mode ends a query at the end of the line
 SORT = f"""\
 set work_mem = '2GB'
 select count(*) from (select md5(i::text) t from generate_series(1, {ROWS}) i order by t offset 1) s
@@ -54,7 +55,9 @@ select count(*) from (select md5(i::text) t from generate_series(1, {ROWS}) i or
 
 
 class Turn(NamedTuple):
-    """What a program did in a turn: requests, CPU time, and latencies in microseconds."""
+    """The measurements of a program in a turn: number of requests, CPU time, and latencies in
+    microseconds.
+    """
 
     requests: int
     cpu_ns: int
@@ -70,23 +73,25 @@ class Instance:
         self.pid = pid
 
     def answers(self) -> tuple[int, float, float, float]:
-        """Load it for a turn; return requests, and the latencies of `Turn`."""
+        """Load the program for a turn; return the number of requests, and p50, p99 and longest
+        latency in microseconds.
+        """
         raise NotImplementedError
 
     def cpu_ns(self) -> int:
-        """Return the CPU time of its threads that live."""
+        """Return the CPU time of the program's present threads, in nanoseconds."""
         threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
         return sum(int(each.read_text().split()[0]) for each in threads)
 
     def turn(self) -> Turn:
-        """Load it for a turn."""
+        """Load the program for a turn; return the measurements."""
         before = self.cpu_ns()
         requests, *latencies = self.answers()
         return Turn(requests, self.cpu_ns() - before, *latencies)
 
 
 class Redis(Instance):
-    """A redis server, asked by redis-benchmark: as many SETs as GETs."""
+    """A redis server under redis-benchmark, with as many SETs as GETs."""
 
     def __init__(self, pid: int, socket: Path) -> None:
         super().__init__(pid)
@@ -109,7 +114,7 @@ class Redis(Instance):
 
 
 class Lookups(Instance):
-    """A program of bench/loads, which times its own requests."""
+    """A program of bench/loads, which makes requests to itself and measures their latency."""
 
     def __init__(self, job: subprocess.Popen[str]) -> None:
         super().__init__(job.pid)
@@ -121,14 +126,14 @@ class Lookups(Instance):
         self._job.stdin.flush()
         words = self._job.stdout.readline().split()
         if not words:
-            raise BenchError(f"{self._job.args!r} ended")
+            raise BenchError(f"the service {self._job.args!r} has ended during the load")
         p50, p99, longest = (int(words[at]) / 1000 for at in (1, 3, 5))
         return int(words[0]), p50, p99, longest
 
 
 @contextlib.contextmanager
 def redis() -> Iterator[Instance]:
-    """Start a redis with its keys."""
+    """Start a redis server, and fill it with KEYS keys."""
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder, "socket")
         argv = ["redis-server", "--port", "0", "--save", "", "--unixsocket", str(socket)]
@@ -136,7 +141,7 @@ def redis() -> Iterator[Instance]:
             try:
                 while not socket.exists():
                     if job.poll() is not None:
-                        raise BenchError(f"redis-server ended with {job.returncode}")
+                        raise BenchError(f"redis-server ended with exit status {job.returncode}")
                     time.sleep(0.1)
                 yield Redis(job.pid, socket)
             finally:
@@ -145,7 +150,7 @@ def redis() -> Iterator[Instance]:
 
 @contextlib.contextmanager
 def java() -> Iterator[Instance]:
-    """Start a JVM with its map."""
+    """Start a JVM with a map of VALUES values."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["javac", "-d", folder, str(LOADS / "Lookups.java")], check=True)
         argv = ["java", "-Xms3g", "-Xmx3g", "-XX:+UseG1GC", "-cp", folder, "Lookups", str(VALUES)]
@@ -155,7 +160,7 @@ def java() -> Iterator[Instance]:
 
 @contextlib.contextmanager
 def python() -> Iterator[Instance]:
-    """Start a Python service with its objects."""
+    """Start a Python service with OBJECTS objects."""
     argv = ["/usr/bin/python3", str(LOADS / "lookups.py"), str(OBJECTS)]
     with started(argv, 2048, stdin=subprocess.PIPE) as job:
         yield Lookups(job)
@@ -169,17 +174,19 @@ ENV = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
 
 
 def collapse(pid: int, *words: str) -> dict[str, Any]:
-    """Run the verb, and return its report."""
+    """Run `mmpolicy collapse` on a process, and return its report."""
     argv = mmpolicy("collapse", "--pid", str(pid), "--max-stop", "100", "--json", *words)
     done = subprocess.run(argv, env=ENV, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchError(f"collapse: {done.stderr.strip()}")
+        raise BenchError(f"mmpolicy collapse failed: {done.stderr.strip()}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
 def would_make(pid: int) -> dict[str, dict[str, float]]:
-    """Return coverage and growth that each --min-used would bring, in percent of the memory."""
+    """Return for each --min-used the share of the memory that would be in 2 MB pages, and by how
+    much the memory would grow, in percent.
+    """
     found = {}
     for least in MIN_USED:
         told = collapse(pid, "--dry-run", "--min-used", str(least))
@@ -193,7 +200,7 @@ def would_make(pid: int) -> dict[str, dict[str, float]]:
 
 
 def pairs(ours: Instance, control: Instance) -> list[tuple[Turn, Turn]]:
-    """Load both in turn; the first one alternates."""
+    """Load both instances PAIRS times, one after the other; which comes first alternates."""
     found = []
     for number in range(PAIRS):
         both = [each.turn() for each in (ours, control)[:: 1 if number % 2 else -1]]
@@ -202,7 +209,9 @@ def pairs(ours: Instance, control: Instance) -> list[tuple[Turn, Turn]]:
 
 
 def logs(found: Sequence[tuple[Turn, Turn]]) -> list[float]:
-    """Return logarithms of the CPU time of a request, relative to the control."""
+    """Return for each pair the logarithm of our CPU time per request as a multiple of the
+    control's.
+    """
     return [
         math.log(ours.cpu_ns / ours.requests / (other.cpu_ns / other.requests))
         for ours, other in found
@@ -210,14 +219,16 @@ def logs(found: Sequence[tuple[Turn, Turn]]) -> list[float]:
 
 
 def ratio(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Return the mean ratio of after to before, and its 95 % interval."""
+    """Return how many times as large values are after as before, with the 95 % interval; both
+    arguments are logarithms.
+    """
     half = TWO_SIDED * math.sqrt(variance(before) / len(before) + variance(after) / len(after))
     middle = mean(after) - mean(before)
     return [math.exp(each) for each in (middle, middle - half, middle + half)]
 
 
 def latencies(turns: Sequence[Turn]) -> dict[str, float]:
-    """Return medians of the percentiles of turns, and the longest of all."""
+    """Return the medians over the turns of p50 and p99, and the longest latency of all turns."""
     return {
         "p50": median(each.p50 for each in turns), "p99": median(each.p99 for each in turns),
         "longest": max(each.longest for each in turns),
@@ -225,10 +236,10 @@ def latencies(turns: Sequence[Turn]) -> dict[str, float]:
 
 
 def served(start: Callable[[], contextlib.AbstractContextManager[Instance]]) -> dict[str, Any]:
-    """Measure a program that serves."""
+    """Measure a service before, during and after a collapse, with a second instance as control."""
     with thp_settings(OFF), contextlib.ExitStack() as held:
         ours, control = (held.enter_context(start()) for _ in range(2))
-        for _ in range(WARM):  # code is compiled, caches fill
+        for _ in range(WARM):  # until code is compiled and caches are filled
             for each in (ours, control):
                 each.turn()
         plans = would_make(ours.pid)
@@ -240,7 +251,7 @@ def served(start: Callable[[], contextlib.AbstractContextManager[Instance]]) -> 
         while worker.is_alive():
             during.append(ours.turn())
         if not told:
-            raise BenchError("collapse failed")
+            raise BenchError("mmpolicy collapse failed; the traceback above has its error")
         after = pairs(ours, control)
     (row,) = told[0]["processes"]
     return {
@@ -258,7 +269,7 @@ def served(start: Callable[[], contextlib.AbstractContextManager[Instance]]) -> 
 
 
 def sorts() -> dict[str, Any]:
-    """Let a PostgreSQL backend sort, with collapse and without."""
+    """Compare sorts of a PostgreSQL backend with and without collapses."""
     with thp_settings(OFF), tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         data, query = Path(folder, "data"), Path(folder, "sort.sql")
@@ -271,20 +282,20 @@ def sorts() -> dict[str, Any]:
         line = f"cd {folder} && exec {backend} -c shared_buffers=8MB postgres <{query} >/dev/null"
         with subprocess.Popen(["sh", "-c", line], stderr=subprocess.DEVNULL) as job:
             plans, kib, last = {}, 0, -1
-            while job.poll() is None and kib > last:  # until its memory is full
+            while job.poll() is None and kib > last:  # until its memory no longer grows
                 last = kib
                 time.sleep(2)
                 with contextlib.suppress(OSError, BenchError, ValueError):
                     text = Path(f"/proc/{job.pid}/smaps_rollup").read_text()
                     kib = int(text.partition("Anonymous:")[2].split()[0])
             if job.poll() is not None:
-                raise BenchError("the sort ended too early")
+                raise BenchError("the sort ended before its memory was full; raise ROWS")
             plans = would_make(job.pid)
         argv = mmpolicy("bench", "--collapse", "--runs", str(PAIRS), "--warmup", "1", "--json")
         argv += ["--", "sh", "-c", line]
         done = subprocess.run(argv, env=ENV, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BenchError(f"bench: {done.stderr[-500:]}")
+            raise BenchError(f"mmpolicy bench failed: {done.stderr[-500:]}")
         return {"kib": kib, "plans": plans, "bench": json.loads(done.stdout)}
 
 
@@ -333,7 +344,9 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def sorted_row(found: Mapping[str, Any]) -> str:
-    """Return the row of PostgreSQL: a sort with `bench --collapse`, of one without."""
+    """Return the row of PostgreSQL: CPU time and duration of a sort with `bench --collapse`, as a
+    multiple of a sort without.
+    """
     (arm,) = (each for each in found["bench"]["arms"] if each["name"] == "collapse")
     cpu, wall = (
         f"{each['estimate']:.3f} ({each['low']:.3f} to {each['high']:.3f})"

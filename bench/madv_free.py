@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Gain of lazy freeing over MADV_DONTNEED, and the part that the policies of madv_free keep.
+"""Gain of lazy freeing over MADV_DONTNEED, and the part of it that the policies of madv_free keep.
 
-Each arm runs an allocator loop (tests/workloads/lazy.c) in a guest of its own: threads that take a
-free chunk, write to each page, and free another one. Half of the chunks are free at any time. The
-limit of cap is given as a multiple of their total size.
+Each arm runs an allocator loop (tests/workloads/lazy.c) in a guest of its own: each thread takes a
+free chunk, writes to all its pages, and frees another chunk. Half of the chunks are free at any
+time. The limit of the policy cap is given as a multiple of the size of all free chunks.
 
-The loop also runs in bursts with Debian's jemalloc, whose background thread returns memory that has
-been free for dirty_decay_ms in the pauses: with MADV_DONTNEED in the arm of that name, with
-MADV_FREE in the others, until muzzy_decay_ms has passed. Only instructions of the process count
-then.
+The loop also runs in bursts with Debian's jemalloc. In the pauses between them, jemalloc's
+background thread returns memory that has been free for dirty_decay_ms: by MADV_DONTNEED in the arm
+"dontneed", in the other arms by MADV_FREE, and by MADV_DONTNEED after muzzy_decay_ms more. In this
+case only instructions of the process count.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def loop(advice: str, *numbers: int) -> str:
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the loop, with half of its chunks free; idle ones stay free.
+    """One run of the loop, with half of its chunks free.
 
-    With muzzy, in ms, chunks are jemalloc's, and muzzy is its muzzy_decay_ms; -1 is never.
+    idle: number of chunks that are never taken. muzzy: muzzy_decay_ms of jemalloc, which then
+    manages the chunks; -1 for never, None for a run without jemalloc.
     """
 
     threads: int
@@ -63,11 +64,11 @@ class Case:
         return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}{muzzy}"
 
     def free_mb(self) -> float:
-        """Return MB that are free at any time."""
+        """Return the MB of free chunks at any time."""
         return self.threads * self.chunk_kb * self.chunks / 2 / 1024
 
     def command(self, advice: str) -> str:
-        """Return the command that runs it."""
+        """Return the shell command that runs the loop with this advice: "free" or "dontneed"."""
         numbers = (self.threads, self.rounds, self.chunk_kb, self.chunks, 50, self.idle)
         if self.muzzy is None:
             return loop(advice, *numbers)
@@ -75,13 +76,17 @@ class Case:
         return f"{JEMALLOC},muzzy_decay_ms:{muzzy} {loop('malloc', *numbers)}"
 
     def sample_us(self) -> int:
-        """Return the sampling interval of its memory: longer for jemalloc with its pauses."""
+        """Return the interval between two samples of the memory, in microseconds; it is longer for
+        jemalloc, as its runs have pauses.
+        """
         return SAMPLE_US if self.muzzy is None else 20 * SAMPLE_US
 
 
 @dataclass(frozen=True)
 class FreeArm(Arm):
-    """An arm, its way of freeing, and the limit of cap as a multiple of the free memory."""
+    """An arm, with the advice by which it frees, and the limit of the policy cap as a multiple of
+    the free memory; 0 without a limit.
+    """
 
     advice: str = "free"
     limit: float = 0
@@ -113,7 +118,9 @@ QUICK_CASES = (
 
 
 def take_sample(guest: Guest, arm: FreeArm, case: Case) -> Sample:
-    """Run the loop twice: unobserved for the instructions, then sampled for the memory."""
+    """Run the loop twice: the first run gives instructions and faults, the second one is sampled
+    for its memory, which would disturb the first.
+    """
     if arm.limit:
         must(guest, f"echo {round(arm.limit * case.free_mb())} >{POINT}/cap/limit_mb")
     timed = ran(guest, case.command(arm.advice))
@@ -142,7 +149,9 @@ def run(arms: Sequence[FreeArm], chosen: Sequence[Case]) -> Results:
 
 
 def gain(results: Results, arm: str, case: str) -> float:
-    """Return the share of lazy's gain over MADV_DONTNEED that an arm keeps."""
+    """Return the share of the gain of the arm "lazy" over "dontneed" that an arm keeps: 1 for all,
+    0 for none.
+    """
     dontneed, lazy, taken = (results.value(a, case, "ticks") for a in ("dontneed", "lazy", arm))
     return (dontneed - taken) / (dontneed - lazy)
 
@@ -165,7 +174,7 @@ TITLES = {
     "ticks": "instructions; of others as a multiple of dontneed",
     "gain": "gain over dontneed, as a part of that of lazy",
     "faults": "faults of the whole run",
-    "lazy_kb": "most that was lazily freed at once, MiB, sampled",
+    "lazy_kb": "largest amount of lazily freed memory, MiB, sampled",
     "rss_kb": "largest RSS, MiB, sampled",
 }
 
@@ -182,6 +191,6 @@ def main(argv: list[str]) -> None:
     parser = counting.options("madv_free", "Compare the policies of madv_free.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(QUICK_ARMS if chosen.quick else ARMS, QUICK_CASES if chosen.quick else CASES)
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `mmpolicy maintain` does for ten services in an hour, on this machine.
+"""Effect of `mmpolicy maintain` on ten services in an hour, on this machine.
 
-The services (tests/workloads/lives.c) have 4 GB in all, each in a cgroup of its own: four sit,
-three grow, and three shrink, partly by MADV_DONTNEED and partly by zeroes, and fill that again.
-The seed decides when. `maintain` runs with its defaults. Once a minute the benchmark asks the
-services which of their memory is full, and the kernel which of that is in 2 MB pages; it takes the
-CPU time of `maintain` from /proc.
+The services (tests/workloads/lives.c) have 4 GB in all, each in a cgroup of its own. Four do not
+change their memory, and three grow. Three shrink, partly by MADV_DONTNEED and partly by writing
+zeroes, and fill this memory again. The seed decides when. `maintain` runs with its defaults. Once a
+minute the benchmark asks the services which part of their memory is full, and reads from pagemap
+which part of the full memory is in 2 MB pages. It reads the CPU time of `maintain` from /proc.
 
-Each minute is kept in bench/maintain.json, so an interrupted run shows how far it got. Needs root,
-Linux 6.1 and the memory; no setting of the host is changed. docs/workloads/big-heap.md has the
-tables. With --guests, it runs in guests with Debian's 6.12 instead, where empty memory can be given
-back, and whose time counts instructions.
+Each minute is stored in bench/maintain.json, so an interrupted run shows how far it got. The
+benchmark needs root, Linux 6.1 and the memory; it changes no setting of the host. With --guests, it
+runs in guests with Debian's 6.12 instead, where empty memory can be given back, and whose time
+counts instructions. docs/workloads/big-heap.md has the tables.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mmpolicy.memory.collapse import is_huge
 KINDS = ("sit",) * 4 + ("grow",) * 3 + ("shrink",) * 3
 SAMPLE_S, END_S = 60.0, 20.0
 PAGE_BYTES, HUGE = 4096, 512
-STEPS = 12  # of a service that grows
+STEPS = 12  # number of steps in which a service grows
 CGROUPS = "/mmpolicy-bench-maintain"
 KEPT, IN_GUESTS = TREE / "bench/maintain.json", TREE / "bench/maintain-guests.json"
 GUEST = "--minutes 20 --mib 500 -- --settle 200s"  # arguments of the run in a guest
@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
 
 def plan(seed: int, mib: int) -> list[Event]:
-    """Return what the services do; each has at most `mib`."""
+    """Return the commands for all services, sorted by time; a service has at most `mib` MiB."""
     rng, third, events = random.Random(seed), mib // 6 * 2, list[Event]()
 
     for number, kind in enumerate(KINDS):
@@ -89,29 +89,29 @@ def plan(seed: int, mib: int) -> list[Event]:
 class State(NamedTuple):
     """The memory of a service, in pages of 4 kB."""
 
-    filled: int
-    wrong: int
-    there: int  # in its heap
-    full: int  # in 2 MB that are filled
-    full_huge: int  # of these, in 2 MB pages
-    huge: int
+    filled: int  # pages that the service has filled
+    wrong: int  # pages with wrong contents
+    there: int  # present pages of its heap
+    full: int  # pages in 2 MB blocks that are filled completely
+    full_huge: int  # pages counted in `full` that are in 2 MB pages
+    huge: int  # all pages in 2 MB pages
 
 
 class Service:
-    """A service that runs."""
+    """A running service, which takes commands on its standard input."""
 
     def __init__(self, name: str, job: subprocess.Popen[str]) -> None:
         self.name, self.pid, self._job = name, job.pid, job
 
     def say(self, command: str) -> list[str]:
-        """Send it a command, and return the words of its answer."""
+        """Send the service a command, and return the words of its answer."""
         assert self._job.stdin and self._job.stdout
         self._job.stdin.write(f"{command}\n")
         self._job.stdin.flush()
         return self._job.stdout.readline().split()
 
     def state(self) -> State:
-        """Ask it for its memory, and the kernel for what that is made of."""
+        """Ask the service which memory is filled, and read from pagemap what is in 2 MB pages."""
         address, filled, wrong, letters = self.say("show")
         entries = array("Q")
         with Path(f"/proc/{self.pid}/pagemap").open("rb") as file:
@@ -128,14 +128,18 @@ class Service:
 
 
 def memory_cgroups() -> Path:
-    """Return the folder in which memory is charged: that of version 1 where there is one."""
+    """Return the folder for the services' cgroups: in version 1 if its memory controller is
+    mounted, else in version 2.
+    """
     old = Path("/sys/fs/cgroup/memory")
     return (old if old.is_dir() else Path("/sys/fs/cgroup")) / CGROUPS.strip("/")
 
 
 @contextlib.contextmanager
 def services(mib: int) -> Iterator[list[Service]]:
-    """Start them, each in a cgroup of its own; all are removed at the end."""
+    """Start the services, each in a cgroup of its own; end them and remove the cgroups at the end
+    of the `with` block.
+    """
     top, found = memory_cgroups(), list[Service]()
     with contextlib.ExitStack() as held:
         held.callback(lambda: top.rmdir())
@@ -153,21 +157,21 @@ def services(mib: int) -> Iterator[list[Service]]:
 
 
 class Tool:
-    """`maintain` as it runs."""
+    """The running process of `mmpolicy maintain`."""
 
     def __init__(self, job: subprocess.Popen[str]) -> None:
         self._job = job
 
     def cpu_s(self) -> float:
-        """Return its CPU time until now."""
+        """Return the CPU time of the process until now, in seconds."""
         if self._job.poll() is not None:
-            raise BenchError(f"maintain ended with {self._job.returncode}")
+            raise BenchError(f"mmpolicy maintain ended with exit status {self._job.returncode}")
         words = Path(f"/proc/{self._job.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
     @staticmethod
     def told() -> dict[str, Any]:
-        """Return its own report; empty before the first round has ended."""
+        """Return the record of `maintain` about its work; {} before its first round has ended."""
         found: dict[str, Any] = {}
         with contextlib.suppress(OSError):
             found = json.loads(Path(LIVE).read_text())
@@ -180,7 +184,7 @@ class Tool:
 
 @contextlib.contextmanager
 def maintain(names: Sequence[str], *options: str) -> Iterator[Tool]:
-    """Run the verb for these cgroups."""
+    """Run `mmpolicy maintain` for these cgroups; kill it at the end of the `with` block."""
     argv = [sys.executable, "-m", "mmpolicy", "maintain", "--json", *options]
     argv += [word for name in names for word in ("--cgroup", name)]
     env = {**os.environ, "PYTHONPATH": str(TREE / "userspace/src")}
@@ -192,7 +196,7 @@ def maintain(names: Sequence[str], *options: str) -> Iterator[Tool]:
 
 
 def run(given: argparse.Namespace, results: dict[str, Any]) -> None:
-    """Run the services under `maintain`; each sample is kept."""
+    """Run the services under `maintain`; write the result file after each sample."""
     mib = given.mib // len(KINDS) // 2 * 2
     total_s, events = given.minutes * 60, plan(given.seed, mib)
     enabled = (THP / "enabled").read_text().partition("[")[2].partition("]")[0]
@@ -255,7 +259,7 @@ def guest_lines(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def keep(results: Mapping[str, Any]) -> None:
-    """Write the result file, with full reports of the last sample alone."""
+    """Write the result file; only the last sample keeps the record of `maintain`, to save space."""
     last = len(results["samples"]) - 1
     samples = [
         each if at == last else {**each, "told": {}} for at, each in enumerate(results["samples"])
@@ -274,7 +278,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def lines(results: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the tables: the services at the end, and all of them in the course of the time."""
+    """Yield two tables: each kind of services at the end, and all services over time."""
     samples, last = results["samples"], results["samples"][-1]
     options = " ".join(results["options"])
     yield f"{results['host']}; `enabled={results['enabled']}`, seed {results['seed']},"
@@ -325,12 +329,12 @@ def row(sample: Mapping[str, Any], places: Sequence[int]) -> Sequence[str]:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench maintain", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60, help="of the run")
-    parser.add_argument("--mib", type=int, default=4096, help="of all services")
-    parser.add_argument("--seed", type=int, default=1, help="decides when they grow and shrink")
+    parser.add_argument("--minutes", type=float, default=60, help="duration of the run")
+    parser.add_argument("--mib", type=int, default=4096, help="MiB of all services together")
+    parser.add_argument("--seed", type=int, default=1, help="decides when services grow and shrink")
     parser.add_argument("--guests", action="store_true", help="run it in guests instead")
     parser.add_argument("--page", action="store_true", help="only write the tables")
-    parser.add_argument("options", nargs="*", metavar="OPTION", help="after --: of maintain")
+    parser.add_argument("options", nargs="*", metavar="OPTION", help="of maintain, after --")
     given = parser.parse_args(argv)
     unwind_on_signals()
     if given.guests:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The pictures of README: the memory of a program, and its cost.
+"""Draw the pictures of README: the memory of a program, and its cost.
 
-`./dev bench pictures` maps a program in guests with Debian's own kernel, keeps the result in
-docs/img/map.json, and draws. The figures of the bars are those of `./dev bench anon_order` on that
-kernel, in docs/img/anon_order_stock.json.
+`./dev bench pictures` runs `mmpolicy map` on a program in guests with Debian's own kernel, stores
+the result in docs/img/map.json, and draws it. The figures of the bars come from `./dev bench
+anon_order` on the same kernel, in docs/img/anon_order_stock.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IMAGES = TREE / "docs/img"
 SEEN, MAP, BARS = IMAGES / "map.json", IMAGES / "map.svg", IMAGES / "gain.svg"
 TYPED, DEMO = IMAGES / "demo.txt", IMAGES / "demo.svg"  # ./dev demo --draw writes both
 
-# 4 MiB in full, then one page in 64 kB of the next 4 MiB, and so on.
+# The program uses 4 MiB in full, one page in 64 kB of the next 4 MiB, and so on in turn.
 PART, PARTS, STEP = 1024, 8, 16
 ARMS = {
     "4 kB": "echo never >{thp}/enabled",
@@ -49,7 +49,7 @@ def look(setup: str) -> list[dict[str, Any]]:
         guest.check()
     pages = [area for area in areas if area["end"] - area["start"] == PART * PARTS * 4096]
     if len(pages) != 1:
-        raise BenchError(f"the program has {len(pages)} areas of that size")
+        raise BenchError(f"the program has {len(pages)} areas of {PART * PARTS * 4} kB, not one")
     return [dict(run) for run in pages[0]["runs"]]
 
 
@@ -63,7 +63,7 @@ def blocks(runs: list[dict[str, Any]]) -> list[tuple[int, int]]:
     return [(used, empty) for used, empty in found]
 
 
-# Drawing. Letters are large for readers on a phone: 720 units are 360 px there.
+# Drawing. Letters are large for readers on a phone, where 720 units are 360 px wide.
 
 WIDTH, COLUMNS, CELL, LETTER = 720, 64, 11, 28
 STYLE = """<style>
@@ -102,7 +102,7 @@ def strip(y: int, found: list[tuple[int, int]]) -> Iterator[str]:
 
 
 def draw_map(seen: dict[str, list[dict[str, Any]]]) -> str:
-    """Draw three strips, one below the other."""
+    """Return an SVG with the memory of the program under each arm, one strip below the other."""
     parts, y = [], 0
     for name, runs in seen.items():
         found = blocks(runs)
@@ -124,7 +124,9 @@ def draw_map(seen: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def draw_bars(results: counting.Results) -> str:
-    """Draw instructions of dense access and memory of sparse access, three bars each."""
+    """Return an SVG with bars: instructions of dense access, and memory of sparse access, for three
+    arms each.
+    """
     arms = {"4 kB": "stock-4k", "64 kB for all": "stock-64k", "adaptive": "adaptive-4"}
     parts, y = [], LETTER + 8
     waste = results.ratio("stock-64k", "stock-4k", "every_64k 64M", "kb")
@@ -149,7 +151,7 @@ def draw_bars(results: counting.Results) -> str:
 
 
 def draw_demo(typed: str) -> str:
-    """Draw a terminal after the demo, commands in bold. Columns are those of the text."""
+    """Return an SVG of a terminal with the text of the demo, with commands in bold."""
     size, parts = 18, []
     lines = typed.splitlines()
     for number, line in enumerate(lines, start=1):
@@ -161,7 +163,7 @@ def draw_demo(typed: str) -> str:
 
 
 def drawn() -> dict[Path, str]:
-    """Return the contents of all picture files."""
+    """Return the content of each picture file, by path."""
     results = counting.Results.resume(IMAGES / "anon_order_stock.json", "anon_order", {})
     return {
         MAP: draw_map(json.loads(SEEN.read_text())),
@@ -172,7 +174,7 @@ def drawn() -> dict[Path, str]:
 
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="./dev bench pictures", description=__doc__)
-    parser.add_argument("--draw", action="store_true", help="only draw what was seen before")
+    parser.add_argument("--draw", action="store_true", help="only draw, from the stored figures")
     if not parser.parse_args(argv).draw:
         seen = {name: look(setup) for name, setup in ARMS.items()}
         SEEN.write_text(json.dumps(seen) + "\n")

@@ -38,7 +38,10 @@ SOURCES = ("module", "kernel-hooks", "bench/loads")  # the figures depend on the
 
 @dataclass(frozen=True)
 class Program:
-    """A program with its load; for a server the client that fills it, and a preparing command."""
+    """A program with its load; for a server also the client that fills it.
+
+    preload: an allocator for LD_PRELOAD. before: a command that runs before the measured program.
+    """
 
     name: str
     command: str
@@ -47,7 +50,7 @@ class Program:
     before: str = "true"
 
     def line(self) -> str:
-        """Return the shell command that runs it and prints its cost."""
+        """Return the shell command that runs the program and prints its costs."""
         wait = f"while [ ! -S {SOCKET} ]; do sleep 0.1; done"
         client = f"-c '{wait}; {{ {self.client}; }} >&2' " if self.client else ""
         preload = f"env LD_PRELOAD={self.preload} " if self.preload else ""
@@ -59,7 +62,7 @@ class Program:
 PYTHON = "/usr/bin/python3 -I -S objects.py"
 PERL = "perl objects.pl 25000"
 JAVA = f"java -Xmx512m -cp {BUILT}"
-# PostgreSQL does not run as root, and needs a database. A single backend sorts.
+# PostgreSQL does not run as root, and needs a database. Only one backend runs, which sorts.
 POSTGRES = "/usr/lib/postgresql/15/bin"
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups"
 TABLES = "/run/postgres/data"
@@ -100,7 +103,7 @@ PROGRAMS = (
 
 
 def build() -> None:
-    """Compile the loads that need it: Go by Debian's compiler, and by a newer one if present."""
+    """Compile the loads in Java and Go; Go by Debian's compiler, and by a newer one if there."""
     BUILT.mkdir(parents=True, exist_ok=True)
     for name, go in (("go-1.19", OLD_GO), ("go", shutil.which("go") or OLD_GO)):
         command = [go, "build", "-o", str(BUILT / name), str(LOADS / "objects.go")]
@@ -137,7 +140,9 @@ def missing(results: Results, arm: Arm, programs: Sequence[Program]) -> list[Pro
 
 
 def only(results: Results, arms: Sequence[str]) -> Results:
-    """Return the samples of these arms, in order, of programs that have run in all of them."""
+    """Return the samples of these arms, in this order, for the programs that have run in all of
+    these arms.
+    """
     cases = results.complete(arms)
     samples = [
         sample
@@ -158,9 +163,10 @@ def half_interval(values: Sequence[float]) -> float:
 def take(
     guest: Guest, arm: Arm, programs: Sequence[Program], most: int, interval: float = 0.003
 ) -> Iterator[Sample]:
-    """Yield the mean of as many runs as the interval of the instructions needs, from 3 to `most`.
+    """Yield for each program the mean of 3 to `most` runs.
 
-    A preceding run reads the files of the program from the host.
+    The runs end once half of the 95 % interval of the instructions is at most `interval` of the
+    mean. A first run is not counted, as it reads the files of the program from the host.
     """
     for program in programs:
         must(guest, program.line(), 1200)
@@ -174,7 +180,7 @@ def take(
 
 
 def cell(results: Results, key: str, arm: str, case: str) -> str:
-    """Format a number: absolute for the base and for faults, else the ratio."""
+    """Format a number of an arm: absolute for BASE and for faults, else as a multiple of BASE."""
     value = results.value(arm, case, key)
     if key == "faults":
         return f"{value:.0f}"
@@ -213,7 +219,9 @@ def plot(results: Results, path: Path) -> None:
 
 
 def chosen_programs(programs: Sequence[Program], names: Sequence[str]) -> list[Program]:
-    """Return those programs with these names, or all."""
+    """Return the programs with these names, or all programs without names; raise an error for an
+    unknown name.
+    """
     known = [program.name for program in programs]
     if unknown := set(names) - set(known):
         raise BenchError(f"no program {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -221,16 +229,16 @@ def chosen_programs(programs: Sequence[Program], names: Sequence[str]) -> list[P
 
 
 def main(argv: list[str]) -> None:
-    text = "Compare the policies of anon_order on whole programs. What FILE of --json has already "
-    parser = counting.options("programs", text + "is not measured again.", plots=True)
+    text = "Compare the policies of anon_order on whole programs. Results in FILE of --json "
+    parser = counting.options("programs", text + "are not measured again.", plots=True)
     parser.add_argument(
         "--record",
         type=Path,
         metavar="FOLDER",
-        help="instead, record in which order the programs touch their memory, for tests/unit",
+        help="only record in which order the programs touch their memory, for tests/unit",
     )
     parser.add_argument(
-        "--runs", type=int, default=24, metavar="N", help="at most so many of a program"
+        "--runs", type=int, default=24, metavar="N", help="run each program at most N times"
     )
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
@@ -240,7 +248,7 @@ def main(argv: list[str]) -> None:
         recordings.record(chosen.record, {program.name: program.line() for program in programs})
         return
     if chosen.plot:
-        counting.pyplot()  # fails now rather than after minutes
+        counting.pyplot()  # a missing matplotlib fails now, and not after minutes of measuring
     about = {"cpu": counting.CPU, "unit": "instructions", "sources": counting.hash_of(*SOURCES)}
     results = Results.resume(chosen.json, "programs", about)
     arms = counting.of_kernel(ARMS, chosen.arm or (QUICK_ARMS if chosen.quick else ()))
@@ -253,6 +261,6 @@ def main(argv: list[str]) -> None:
         chosen.json,
     )
     shown = only(results, [arm.name for arm in arms])
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(shown)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(shown)}")
     if chosen.plot:
         plot(shown, chosen.plot)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Error rates and power of `ab report`, `ab pool`, `bench` and `try`: docs/rates.md.
 
-It runs the worlds of tests/cli/worlds.py, in which the truth is known, and counts the outcomes.
-Results in bench/rates.json are not computed again, so it can be stopped at any time. With --build,
-an older commit judges the worlds, with equal coins.
+The benchmark simulates experiments in the worlds of tests/cli/worlds.py, in which the true effect
+is known, and counts the outcomes. Results in bench/rates.json are not computed again, so the
+benchmark can be stopped at any time. With --build, the code of an older commit judges the same
+simulated values.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ KEPT = TREE / "bench/rates.json"
 BEFORE = TREE / "bench/rates-before.json"  # findings of an older build
 DOCUMENT = TREE / "docs/rates.md"
 OLD = "5248c87"  # the commit that `--build` compares with
-SELDOM = 100_000  # objects between collections of cycles, which hardly occur
-STEP = 100  # runs between two saves
+SELDOM = 100_000  # objects allocated between two garbage collections, as there are few cycles
+STEP = 100  # runs between two writes of the result file
 Counts = dict[str, list[int]]  # outcome -> hits, and runs in which it was possible
 Part = tuple[str, int, int]  # world: first run, and end
 
@@ -66,13 +67,16 @@ Of `try` the noise named is that of CPU time in a part; memory and work have hal
 
 
 def error(hits: int, runs: int) -> float:
-    """Return the standard error of a rate, in percent; for 0 hits, that of one hit."""
+    """Return the standard error of a rate, in percent.
+
+    With no hit it is computed for one hit, and with hits only for one miss, as it would be 0.
+    """
     share = min(max(hits, 1), runs - 1) / runs if runs > 1 else 0.5
     return 100 * sqrt(share * (1 - share) / runs)
 
 
 def within(hits: int, runs: int, should: tuple[float, float]) -> bool:
-    """Tell if a rate is within its target, or at most three standard errors away."""
+    """Return whether a rate is within its target, or at most three standard errors away."""
     rate, slack = 100 * hits / runs, 3 * error(hits, runs)
     return should[0] - slack <= rate <= should[1] + slack
 
@@ -106,7 +110,7 @@ def lines(kept: Mapping[str, Any]) -> Iterator[str]:
 
 
 def row(world: World, found: Mapping[str, Any]) -> str:
-    """Return the row of a world: the outcomes with a target."""
+    """Return the row of a world in the table: its name, its outcomes with a target, its runs."""
     told = []
     for name, should in world.should.items():
         hits, runs = found["outcomes"].get(name, (0, 0))
@@ -130,7 +134,7 @@ def known() -> Mapping[str, World]:
 
 
 def measured(part: Part) -> tuple[Part, Counts, float]:
-    """Run a part of a world; return the outcomes, and the time it took."""
+    """Run a part of a world; return the part, its outcomes, and its CPU time in seconds."""
     title, first, last = part
     start = time.process_time()
     found = rates(known()[title], range(first, last))
@@ -143,13 +147,15 @@ def measured(part: Part) -> tuple[Part, Counts, float]:
 
 
 def parts_of(title: str, first: int, last: int) -> Iterator[Part]:
-    """Yield the parts of a world."""
+    """Yield the runs from `first` to `last` - 1 of a world, in parts of STEP runs."""
     for start in range(first, last, STEP):
         yield title, start, min(start + STEP, last)
 
 
 def fill(path: Path, titles: Sequence[str], runs: int, jobs: int) -> None:
-    """Run missing parts: a few of each world first, then the rest, fast worlds first."""
+    """Run the missing parts of worlds: first one part of each world, which also shows its speed,
+    then all others, those of fast worlds first.
+    """
     kept, took = read(path), dict[str, float]()
 
     def take(parts: Sequence[Part]) -> None:
@@ -173,12 +179,12 @@ def fill(path: Path, titles: Sequence[str], runs: int, jobs: int) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Run missing parts, and write the page."""
+    """Run missing parts of worlds, and write docs/rates.md."""
     parser = argparse.ArgumentParser(prog="./dev bench rates", description=__doc__)
-    parser.add_argument("--runs", type=int, default=2000, help="of each world")
+    parser.add_argument("--runs", type=int, default=2000, help="number of runs of each world")
     parser.add_argument("--only", default="", metavar="TEXT", help="worlds with this in their name")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--build", metavar="COMMIT", help=f"run an older one, such as {OLD}")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes at a time")
+    parser.add_argument("--build", metavar="COMMIT", help=f"judge by older code, such as {OLD}")
     parser.add_argument("--page", action="store_true", help="only write the page")
     parser.add_argument("--before", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
@@ -194,7 +200,7 @@ def main(argv: list[str]) -> None:
 
 
 def ask(commit: str, options: Sequence[str]) -> None:
-    """Run worlds with the command of an older commit."""
+    """Run this benchmark with the modules of mmpolicy from an older commit."""
     git = ["git", "-C", str(TREE), "worktree"]
     with TemporaryDirectory() as folder:
         old = f"{folder}/tree"
@@ -209,7 +215,7 @@ def ask(commit: str, options: Sequence[str]) -> None:
 
 
 def save(path: Path, kept: Mapping[str, Any]) -> None:
-    """Save the results atomically."""
+    """Write the result file, so that a crash leaves either the old or the new content."""
     order = [title for title in known() if kept.get(title, {}).get("runs")]
     rows = ",\n".join(f"{json.dumps(title)}: {json.dumps(kept[title])}" for title in order)
     new = Path(f"{path}.new")
@@ -218,7 +224,7 @@ def save(path: Path, kept: Mapping[str, Any]) -> None:
 
 
 def page(kept: Mapping[str, Any], before: Mapping[str, Any]) -> str:
-    """Return the page."""
+    """Return the text of docs/rates.md."""
     return "\n".join([*lines(kept), *compared(kept, before)]).rstrip() + "\n"
 
 

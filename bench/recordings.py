@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
 """Record the order in which programs first touch their memory, for tests/unit.
 
-Under the policy never each page has a fault of its own that asks the policy, so probes see every
-question that a policy would get. A recording is the address space with the most faults. Its lines,
-in pages:
+Under the policy `never` each page has a fault of its own, for which the kernel asks the policy. So
+kprobes on this call see all faults for which any policy could be asked. A recording has the events
+of the address space with the most faults. Its lines, with numbers of pages:
 
-    N           touch the page that is N further than the last one
-    v START N   the touches to come are in the VMA of N pages from START on
-    u START N   give back N pages
-    m FROM TO N move N pages
+    N           touch the page that is N pages after the last touched one
+    v START N   the next touches are in the VMA of N pages from START on
+    u START N   unmap N pages from START on
+    m FROM TO N move N pages, as mremap() does
 
-Unused regions of 1 GiB are left out of the numbers.
+Regions of 1 GiB without a touch are left out when pages are numbered.
 """
 
 from __future__ import annotations
@@ -49,13 +49,16 @@ class Touches:
         return sum(kind == "fault" for kind, *_ in self.events)
 
     def regions(self) -> dict[int, int]:
-        """Return the number assigned to each used region."""
+        """Return for each region with a fault its number in the recording, counted from 0."""
         used = {a // REGION for kind, a, _, _ in self.events if kind == "fault"}
         return {region: number for number, region in enumerate(sorted(used))}
 
 
 def largest(text: str) -> Touches:
-    """Return the address space with the most faults. An mm address may be reused after its end."""
+    """Return the events of the address space with the most faults, from the text of a trace.
+
+    After an address space has ended, another one may have the same mm address.
+    """
     running: dict[str, Touches] = {}
     found = []
     for kind, mm, *numbers in EVENT.findall(text):
@@ -79,7 +82,7 @@ class Lines:
         self.page = 0
 
     def renumber(self, page: int) -> int:
-        """Return the page in the numbers of the recording."""
+        """Return the number of a page in the recording, which leaves out unused regions."""
         region = page // REGION
         return page + (self.regions[region] - region) * REGION
 
@@ -100,7 +103,7 @@ class Lines:
         return max(start, first * REGION), min(end, (last + 1) * REGION)
 
     def fault(self, page: int, start: int, end: int) -> Iterator[str]:
-        """Yield a touch; a fault that asked twice counts once."""
+        """Yield the lines of a touch; a second event for the same page in a row is left out."""
         start, end = self.clipped(start, end, page)
         vma = self.renumber(start), end - start
         if vma != self.vma:
@@ -132,7 +135,7 @@ def recording(touches: Touches) -> str:
 
 
 def start_tracing(guest: Guest) -> None:
-    """Set up the probes."""
+    """Select the policy `never`, and enable the kprobes in a guest."""
     probes = "\n".join(f"echo 'p:mmp/{probe}' >>kprobe_events" for probe in PROBES)
     must(guest, f"{policy('never')}; mountpoint -q {TRACING} || mount -t tracefs t {TRACING}")
     must(
@@ -149,7 +152,10 @@ def traced(guest: Guest, command: str) -> str:
 
 
 def record(folder: Path, commands: dict[str, str]) -> None:
-    """Record shell commands, each into a file with its name."""
+    """Run each shell command in a guest, and write its recording to the file NAME.xz in `folder`.
+
+    commands: shell commands by name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with new_guest("patched", mem=MEM) as guest:
         start_tracing(guest)

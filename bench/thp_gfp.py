@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cost and savings of the policies of thp_gfp, on two NUMA nodes.
 
-Each arm of each case runs in a guest of its own: nodes are filled, then memory is mapped and
-touched (tests/workloads/nodes.c). The arm "off" maps without large folios, to show how much the
-load itself reclaims. "legacy" does as kernels of 2018 did with MADV_HUGEPAGE: huge pages of the
+Each arm of each case runs in a guest of its own: tests/workloads/nodes.c fills the nodes, then maps
+and touches memory. The arm "off" uses no large folios, to show how much the load reclaims by
+itself. The arm "legacy" allocates as kernels of 2018 did with MADV_HUGEPAGE: huge pages from the
 preferred node, with reclaim.
 """
 
@@ -40,7 +40,9 @@ USUAL = ("off", "stock", *POLICIES)
 
 @dataclass(frozen=True)
 class Case:
-    """A load: words for the program nodes, with ADVICE as a placeholder for the number."""
+    """A load: the arguments of the program nodes. ADVICE in them is replaced by the number of an
+    madvise() advice, or -1 for none.
+    """
 
     name: str
     mem: str
@@ -50,7 +52,7 @@ class Case:
     arms: tuple[str, ...] = USUAL
 
 
-# It maps more than the first node has left, and pins it as it is faulted.
+# This load maps more memory than the first node has free, and pins each page when it is faulted in.
 PINNED = Case(
     "pinned",
     "2G",
@@ -103,12 +105,12 @@ CASES = (
 
 
 def nodes(guest: Guest, words: str, timeout: float = 600) -> dict[str, int]:
-    """Run the program nodes, up to one touch; return its output."""
+    """Run the program nodes with these arguments; return the numbers that it prints, by name."""
     return ran(guest, f"{workload('nodes')} {words}", timeout)
 
 
 def pages(found: dict[str, int], node: int | None = None, least: int = 0) -> int:
-    """Return the pages on a node, or on all, in folios of this order or larger."""
+    """Return the number of pages on a node, or on all, in folios of order `least` or larger."""
     prefix = "node" if node is None else f"node{node}_"
     orders = {key: key.partition("_order")[2] for key in found if "_order" in key}
     return sum(
@@ -119,7 +121,7 @@ def pages(found: dict[str, int], node: int | None = None, least: int = 0) -> int
 
 
 def summary(found: dict[str, int]) -> dict[str, float]:
-    """Return the numbers of interest from the output of nodes."""
+    """Return the numbers for the tables from the output of the program nodes."""
 
     def total(*starts: str) -> int:
         return sum(n for key, n in found.items() if key.startswith(starts))
@@ -138,7 +140,10 @@ def summary(found: dict[str, int]) -> dict[str, float]:
 
 
 def take(case: Case, arm: str) -> Sample:
-    """Run one arm of one case in a fresh guest. A load that the kernel kills has no ticks."""
+    """Run one arm of one case in a fresh guest.
+
+    If the OOM killer ends the load, the sample has only the number of OOM kills.
+    """
     advice = NO_HUGE if arm == "off" else case.advice
     with counting.counting_guest("patched", case.mem, **NEEDS) as guest:
         must(guest, f"{case.setup} && {SETUP[arm]}")
@@ -162,7 +167,7 @@ def take(case: Case, arm: str) -> Sample:
 
 
 def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
-    """Run all arms of the cases, or those named."""
+    """Run the named arms of the cases, or all arms that this kernel supports."""
     results = Results(POINT, {"cpu": counting.CPU})
     for case in cases:
         for arm in case.arms:
@@ -173,7 +178,7 @@ def run(cases: Sequence[Case], arms: Sequence[str] | None = None) -> Results:
 
 
 def cell(results: Results, case: str, arm: str, key: str) -> str:
-    """Format one number."""
+    """Format a number of an arm in a case: "huge" in percent, "-" if it was not measured."""
     value = results.find(arm, case, key)
     if value is None:
         return "-"
@@ -194,13 +199,13 @@ def tables(results: Results) -> str:
 
 def main(argv: list[str]) -> None:
     parser = counting.options("thp_gfp", "Compare the policies of thp_gfp, on two nodes.")
-    parser.add_argument("--case", action="append", help="only this one; may be repeated")
+    parser.add_argument("--case", action="append", help="only this case; may be repeated")
     chosen: argparse.Namespace = parser.parse_args(argv)
     names = chosen.case or [case.name for case in (CASES[-1:] if chosen.quick else CASES)]
     unknown = set(names) - {case.name for case in CASES}
     if unknown:
-        raise BenchError(f"no case {', '.join(sorted(unknown))}")
+        raise BenchError(f"no case {', '.join(sorted(unknown))}: bench/thp_gfp.py lists CASES")
     results = run([case for case in CASES if case.name in names])
-    print(f"{counting.CPU}\nPath length, not speed.\n\n{tables(results)}")
+    print(f"{counting.CPU}\nInstructions show path length, not speed.\n\n{tables(results)}")
     if chosen.json:
         results.save(chosen.json)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What `mmpolicy try` does without the module, from its start to its page.
+"""Trials of `mmpolicy try` without the module, from the start to the result page.
 
-It is run on this machine, whose CPU time is that of hardware, and in a guest of Linux 6.1:
+They run on this machine, where CPU time is that of hardware, and in a guest of Linux 6.1:
 
-sizes     `--host --candidate thp-sizes`, the kernel's own folios below 2 MB, while a program fills
-          fresh memory at a fixed rate
-collapse  a heap in single pages, which is read and written at random at a fixed rate: CPU time per
-          access
-trim      a heap of 2 MB pages of which one page in 16 is used
+sizes     `--host --candidate thp-sizes`, that is, the kernel's own folios below 2 MB, while a
+          program fills fresh memory at a fixed rate
+collapse  on a program that reads and writes its heap of single pages at random, at a fixed rate;
+          the metric for --work is its rate of accesses
+trim      on a program with a heap of 2 MB pages, of which it uses one page in 16
 
-Each trial is judged by the rule that it prints. The memory is also taken from the kernel, before
-and after. The benchmark sets the sizes of the whole host while it runs, and restores them; it needs
-root and an idle machine. docs/cli.md has the table.
+Each trial is judged by the rule that it prints. The benchmark also reads the memory of the program
+from /proc, before and after. It sets the sizes of the whole host while it runs, and restores them;
+it needs root and an idle machine. docs/cli.md has the table.
 """
 
 from __future__ import annotations
@@ -72,18 +72,22 @@ while True:
 
 
 def settings(**more: str) -> dict[str, str]:
-    """Return files of this kernel, with khugepaged at rest."""
+    """Return the settings of huge pages that let khugepaged sleep, with `more` settings, as far as
+    this kernel has their files.
+    """
     return {name: value for name, value in (STOPPED | more).items() if (THP / name).exists()}
 
 
 def sizes_of(pid: int) -> dict[str, int]:
-    """Return KiB of private memory, and of that in 2 MB pages."""
+    """Return the private memory of a process, and the part of it in 2 MB pages, in KiB."""
     return dict(zip(("kib", "huge_kib"), memory_of(pid)))
 
 
 @contextlib.contextmanager
 def service(argv: list[str], said: Path, sizes: Mapping[str, str]) -> Iterator[int]:
-    """A program in a cgroup of its own, once its heap is filled under these sizes."""
+    """Start a program in a cgroup of its own, and wait until it has filled its heap under these
+    settings; yield its pid.
+    """
     folder = memory_cgroups().parent / GROUP.strip("/")
     folder.mkdir()
     try:
@@ -108,7 +112,7 @@ def sizes_set() -> dict[str, str]:
 
 
 def tried(*words: str) -> dict[str, Any]:
-    """Run a trial; return its exit code, its page, and its time."""
+    """Run a trial; return its exit code, the main lines of its page, and its duration."""
     env = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONPYCACHEPREFIX": str(COMPILED)}
     begin = time.monotonic()
     argv = [sys.executable, "-m", "mmpolicy", "try", *words, "--yes", "--foreground"]
@@ -120,7 +124,9 @@ def tried(*words: str) -> dict[str, Any]:
 
 
 def of_the_host(block: float) -> dict[str, Any]:
-    """Try sizes on a host where a program fills fresh memory; undo what was kept, as printed."""
+    """Try folio sizes on the host while a program fills fresh memory; then run the printed undo
+    command, and check that all sizes are as before.
+    """
     before = sizes_set()
     job = subprocess.Popen([sys.executable, "-c", FRESH])
     try:
@@ -140,7 +146,7 @@ def of_the_host(block: float) -> dict[str, Any]:
 def of_a_service(
     candidate: str, argv: list[str], said: Path, sizes: Mapping[str, str], block: float, *more: str
 ) -> dict[str, Any]:
-    """Try a candidate on a program, and take its memory before and after."""
+    """Try a candidate on a program; return the result, with its memory before and after."""
     with service(argv, said, sizes) as pid:
         before = sizes_of(pid)
         words = ("--cgroup", GROUP, "--candidate", candidate, "--block", f"{block:g}", *more)
@@ -148,7 +154,9 @@ def of_a_service(
 
 
 def here(mib: int, block: float) -> dict[str, Any]:
-    """Try each candidate on the kernel that runs here."""
+    """Try each candidate on the running kernel, with a heap of `mib` MiB and blocks of `block`
+    seconds.
+    """
     with tempfile.TemporaryDirectory() as folder, thp_settings(settings()):
         said = Path(folder, "said")
         speed = f"cmd:tail -n 2 {said} | awk 'NF==2{{s=1/$1}}END{{print s}}'"  # accesses per ns
@@ -164,9 +172,10 @@ def here(mib: int, block: float) -> dict[str, Any]:
 
 
 def in_guest() -> dict[str, Any]:
-    """Do the same in a guest of Linux 6.1, smaller.
+    """Try each candidate in a guest of Linux 6.1, with less memory and shorter blocks.
 
-    Its CPU time counts instructions: that of emulation varies too much for `collapse` to run.
+    The guest counts instructions as CPU time, as the time of an emulated CPU varies too much for a
+    trial of `collapse`.
     """
     with Guest(series="linux-6.1", flavor="cloud", mem="2G", icount=True, swap="1G") as guest:
         words = f"{PYTHON} -m bench.tried --here --mib 64 --block 24"
@@ -177,7 +186,7 @@ def in_guest() -> dict[str, Any]:
 
 
 def table(kept: dict[str, Any]) -> Iterator[str]:
-    """Yield the table."""
+    """Yield the table of docs/cli.md."""
     yield "| kernel | candidate | block | exit | private memory, MiB | in 2 MB, MiB | told |"
     yield "|---|---|---|---|---|---|---|"
     for each in kept.values():
@@ -195,10 +204,10 @@ def table(kept: dict[str, Any]) -> Iterator[str]:
 def main(argv: list[str]) -> None:
     """Measure on this machine, or in the guest, or both."""
     parser = argparse.ArgumentParser(prog="./dev bench tried", description=__doc__)
-    parser.add_argument("--mib", type=int, default=512, help="size of the heap here")
-    parser.add_argument("--block", type=float, default=96.0, help="seconds of a measurement here")
-    parser.add_argument("--only", choices=("guest", "machine"), help="only there")
-    parser.add_argument("--here", action="store_true", help="print the figures, and keep nothing")
+    parser.add_argument("--mib", type=int, default=512, help="MiB of the heap on this machine")
+    parser.add_argument("--block", type=float, default=96.0, help="seconds of a block here")
+    parser.add_argument("--only", choices=("guest", "machine"), help="measure only in this place")
+    parser.add_argument("--here", action="store_true", help="print figures, and write no file")
     given = parser.parse_args(argv)
     unwind_on_signals()
     if given.here:

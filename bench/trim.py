@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Memory that `mmpolicy trim` gives back after a burst, for redis, Go and a JVM.
 
-A program holds many values, and drops all but one in a hundred. Under THP `always` khugepaged fills
-the holes with zeroes, in huge pages. A guest with Debian's own kernel and without the module
-measures the program's memory right after the burst, ten minutes after the values are gone, after
-`trim`, and ten minutes later.
+A program makes many values (the burst), and drops all but one in a hundred. Under THP `always`,
+khugepaged collapses the memory into huge pages and fills the holes with zeroes. In a guest with
+Debian's own kernel and without the module, the program's memory is measured right after the burst,
+ten minutes after the values were dropped, after `trim`, and ten minutes later.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Program:
 
 SOCKET = f"{FOLDER}/socket"
 CLIENT = f"until [ -S {SOCKET} ]; do sleep 0.1; done; redis-cli -s {SOCKET}"
-# By default redis disables huge pages for itself if they are on for all.
+# By default redis forbids huge pages for itself if `enabled` is `always`.
 REDIS = f"redis-server --port 0 --save '' --unixsocket {SOCKET} --enable-debug-command local "
 DELETE = "for i = 0, ARGV[1] - 1 do if i % ARGV[2] > 0 then redis.call('del', 'key:' .. i) end end"
 PROGRAMS = (
@@ -76,7 +76,9 @@ def build() -> None:
 
 
 def memory(guest: Guest) -> dict[str, float]:
-    """Return MiB of RSS, MiB charged to the cgroup, and MiB in huge pages."""
+    """Return the program's RSS and its part in huge pages, and the memory charged to its cgroup, in
+    MiB.
+    """
     rollup = f"cat /proc/$(head -n 1 {CGROUP}/cgroup.procs)/smaps_rollup"
     fields = {
         line.split()[0]: int(line.split()[1]) for line in must(guest, rollup).splitlines()[1:]
@@ -90,14 +92,15 @@ def memory(guest: Guest) -> dict[str, float]:
 
 
 def trim(guest: Guest) -> dict[str, float]:
-    """Return the verb's figures for the process."""
-    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # as advised by its note
+    """Run `mmpolicy trim` on the program; return its figures."""
+    # as `trim` advises, so that khugepaged does not fill the memory again
+    must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
     (row,) = ran(guest, "mmpolicy trim --cgroup /burst --json 2>/dev/null")["processes"]
     return {key: float(row[key]) for key in ("empty_kib", "writes", "longest_ms") if key in row}
 
 
 def stages(guest: Guest, program: Program) -> Iterator[Sample]:
-    """Yield the memory at each stage; the values must be unchanged at the end."""
+    """Yield the memory at each stage; raise an error if `trim` has changed the values."""
     must(guest, program.burst)
     yield Sample("burst", program.name, memory(guest))
     must(guest, f"{program.drop}; sleep {LATER_S}")
@@ -108,7 +111,7 @@ def stages(guest: Guest, program: Program) -> Iterator[Sample]:
     must(guest, f"sleep {LATER_S}")
     yield Sample("later", program.name, memory(guest))
     if must(guest, program.check) != before:
-        raise BenchError(f"{program.name}: values have changed")
+        raise BenchError(f"{program.name}: the values of the program have changed during trim")
 
 
 def take(program: Program) -> list[Sample]:
@@ -139,7 +142,7 @@ def tables(results: Results) -> str:
 
 
 def main(argv: list[str]) -> None:
-    parser = counting.options("trim", "What trim gives back after a burst.")
+    parser = counting.options("trim", "Measure what trim gives back after a burst.")
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
     build()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run lines of the command in a guest, for ./dev bench verbs.
+"""Run lines of the command mmpolicy in a guest, for ./dev bench verbs.
 
-Each line is a fork of a process that has done the imports, which are slow on an emulated CPU. Reads
-a list of [line, words] and prints an object for each: line, exit status, output.
+Each line runs in a fork of this process, which has done all imports, as they are slow on an
+emulated CPU. The program reads a JSON list of [line, words], and prints a JSON list for each: line,
+exit status, output.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from mmpolicy.host.machine import Host
 from mmpolicy.verbs import here
 from mmpolicy.verbs.fit import points_here
 
-ENDLESS = ("watch", "maintain")  # until Ctrl-C
-ENDLESS_S = 5
+ENDLESS = ("watch", "maintain")  # verbs that run until Ctrl-C
+ENDLESS_S = 5  # seconds after which these verbs get a SIGINT
 
 
 def fork(words: list[str], output: int) -> int:
     """Run the command in a process of its own; return its pid."""
     if pid := os.fork():
         return pid
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -58,7 +59,8 @@ if __name__ == "__main__":
     for module in walk_packages(mmpolicy.__path__, "mmpolicy."):
         if module.name.split(".")[1] in ("control", "host", "memory", "kernel", "verbs"):
             import_module(module.name)
-    points = points_here(Facts(Host(Tree())))  # which reads all types of the kernel
+    # points_here() reads all types of the kernel, which takes long, so all lines share its result
+    points = points_here(Facts(Host(Tree())))
     vars(here)["points_here"] = lambda _facts: points
     for line, words in lines:
         status, text = type_line(words)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run every verb on Debian's kernels from 5.10 to 7.3: the table of docs/kernels.md.
+"""Run every verb on Debian's kernels from 5.10 to 7.3, for the table of docs/kernels.md.
 
-Exit codes and reasons are kept in bench/verbs.json. The guest has Debian's defaults, and the module
-if there is one for its kernel.
+Exit codes and reasons are stored in bench/verbs.json. Each guest has Debian's default settings, and
+the module if it can be built for the kernel.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ KEPT = TREE / "bench/verbs.json"
 PAGE = TREE / "docs/kernels.md"
 SERIES = {"5.10": "linux-5.10", "6.1": "linux-6.1", "6.12": "6.12", "7.2": "7.2", "7.3": "7.3"}
 LIMIT_S = 3600.0
-ANSWERED = (0, 6, 7, 8)  # drift and the verdict of an experiment are answers
-# Exit codes after Ctrl-C, and on a host without module or experiment.
+ANSWERED = (0, 6, 7, 8)  # exit codes that are no refusal: done, drift, verdicts of an experiment
+# lines with another exit code that is no refusal: after Ctrl-C, and without module or experiment
 ENDED = {"watch": 130, "maintain --pid SPARSE": 130, "doctor": 3, "ab stop": 1}
 GROUP, HERE = "/sys/fs/cgroup/t/group", "/run/verbs"
-TRIED = "/sys/fs/cgroup/t/tried"  # SPARSE runs here
+TRIED = "/sys/fs/cgroup/t/tried"  # cgroup of the program SPARSE
 # SPARSE has 2 MB folios with four used pages, FULL has single pages that are all used.
 TOUCHES = " ".join(f"touch {page} {page + 1}" for page in range(0, 16384, 128))
 HOLDERS = {
@@ -55,7 +55,7 @@ hold() {{
 """
 SETUP += "\n".join(f"hold {name} '{words}'" for name, words in HOLDERS.items())
 FAULTS = "--metric 'vmstat.pgfault/s lower'"
-# In this order; OBJECT is a compiled policy in BPF, backoff.
+# The lines run in this order; OBJECT stands for the object file of the example policy backoff.
 LINES = (
     "",
     "doctor",
@@ -111,11 +111,14 @@ LINES = (
     f"ab run --treatment enabled=never {FAULTS} --dry-run",
 )
 FILES_ALONE = ("ab report", "ab pool", "ab plan")  # these do not depend on the kernel
-Answer = dict[str, Any]  # the exit code of a line, and the reason if it is a "no"
+Answer = dict[str, Any]  # "exit": the exit code of a line; "reason": the error, if it was refused
 
 
 def answer(status: int, line: str, output: str, names: dict[str, str]) -> Answer:
-    """Return the kept part of a line's result, with names instead of values of this guest."""
+    """Return the part of a line's result to store: its exit code, and the error if it was refused.
+
+    names: replacements for values of this guest, such as the PID of SPARSE.
+    """
     if status in (*ANSWERED, ENDED.get(line)):
         return {"exit": status}
     reasons = re.findall(r"^(?:mmpolicy|Error): (.*)", output, re.MULTILINE)
@@ -128,7 +131,10 @@ def answer(status: int, line: str, output: str, names: dict[str, str]) -> Answer
 def answers(
     guest: Guest, lines: Sequence[str] = LINES, keep: Callable[[str, Answer], object] = print
 ) -> dict[str, Answer]:
-    """Run each line; afterwards the guest differs only in its settings of huge pages."""
+    """Run each line in a guest, and call keep() with its answer; return all answers.
+
+    The programs and files are removed afterwards; only the settings of huge pages stay changed.
+    """
     sparse, full = must(guest, SETUP).split()
     words = {"SPARSE": sparse, "FULL": full, "OBJECT": str(example("backoff"))}
     names = {word: name for name, word in words.items()}
@@ -153,12 +159,12 @@ def answers(
         guest.run(f"kill -KILL -{sparse} -{full}; rm -r {HERE} /var/lib/mmpolicy")
     if result.rc or problems:
         text = "\n".join([*problems, result.out])
-        raise BenchError(f"exit status {result.rc} after {[*found][-1:]}:\n{text}")
+        raise BenchError(f"typist.py: exit status {result.rc} after {[*found][-1:]}:\n{text}")
     return found
 
 
 def table(kept: dict[str, dict[str, Answer]]) -> Iterator[str]:
-    """Yield the table, and each "no" with its reason."""
+    """Yield a table with "yes" or "no" for each line and kernel, and a table of the reasons."""
     reasons: dict[str, int] = {}
     yield f"| verb | {' | '.join(kept)} |"
     yield "|---" * (len(kept) + 1) + "|"
@@ -180,13 +186,13 @@ def page(kept: dict[str, dict[str, Answer]]) -> str:
 
 
 def read() -> dict[str, dict[str, Answer]]:
-    """Return the kept answers, by series."""
+    """Return the stored answers, by kernel series and line."""
     found: dict[str, dict[str, Answer]] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return found
 
 
 def keep(series: str, line: str, found: Answer) -> None:
-    """Save an answer in the file."""
+    """Store the answer to a line on a kernel series in the file."""
     counting.progress(f"{found['exit']:4} {line} {found.get('reason', '')}")
     kept = read()
     by_line = {**kept.get(series, {}), line: found}
@@ -196,10 +202,10 @@ def keep(series: str, line: str, found: Answer) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Ask the named kernels, or all."""
+    """Run the lines in guests of the named kernels, or of all, and write the table."""
     parser = argparse.ArgumentParser(prog="./dev bench verbs", description=__doc__)
-    parser.add_argument("--only", choices=SERIES, action="append", help="this kernel")
-    parser.add_argument("--line", choices=LINES, action="append", help="this line")
+    parser.add_argument("--only", choices=SERIES, action="append", help="run only on this kernel")
+    parser.add_argument("--line", choices=LINES, action="append", help="run only this line")
     given = parser.parse_args(argv)
     prefix = {**os.environ, "PYTHONPYCACHEPREFIX": str(COMPILED)}
     compile_all = [str(PYTHON), "-m", "compileall", "-q", str(TREE / "userspace/src")]

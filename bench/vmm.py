@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """Cost of a virtual machine's memory at its start, on a host without free huge pages.
 
-A QEMU with MADV_HUGEPAGE memory, its default, populates all memory and runs no code. The host, a
-guest with Debian's own kernel, has `defrag` at its default, `madvise`, and free memory in which one
-page in 32 cannot be moved. Each run has a guest of its own. The measure is the system time of QEMU,
-and the time of the kernel's threads.
+QEMU populates all memory of the machine, with MADV_HUGEPAGE as by default, and runs no code in it.
+The host of this machine is itself a guest with Debian's own kernel. Its `defrag` is at the default,
+`madvise`, and in its free memory one page in 32 is in use and cannot be moved. Each run has a guest
+of its own. The result is the CPU time of QEMU plus the time of the kernel's threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEEDS: dict[str, Any] = {"mem": "1G", "icount": True, "swap": "1G"}
 
 
 def qemu(mib: int, backend: str = "memory-backend-ram") -> str:
-    """Return the command that starts a machine, paused, and populates its memory."""
+    """Return the command that starts a paused virtual machine and populates its `mib` MiB."""
     return (
         "qemu-system-x86_64 -accel tcg,tb-size=8 -M q35 -nodefaults -no-user-config -display none "
         f"-S -m {mib}M -object {backend},id=m,size={mib}M,prealloc=on -machine memory-backend=m "
@@ -65,7 +65,7 @@ kill $pid
 
 
 def counted(text: str) -> dict[str, float]:
-    """Return by name the increase between two readings, or a single reading."""
+    """Return for each name the increase between its two readings, or the value of its only one."""
     found: dict[str, list[int]] = {}
     for line in text.splitlines():
         name, _, number = line.partition(" ")
@@ -74,9 +74,9 @@ def counted(text: str) -> dict[str, float]:
 
 
 def start_machine(guest: Guest, setup: str) -> dict[str, float]:
-    """Measure one start."""
+    """Return the times and events of one start of a virtual machine, after these shell commands."""
     must(guest, f"mkdir {CGROUP}; echo madvise >{THP}/defrag")
-    must(guest, f"{qemu(16)} && kill $(cat /run/qemu.pid)")  # caches its files
+    must(guest, f"{qemu(16)} && kill $(cat /run/qemu.pid)")  # reads QEMU's files in
     must(guest, f"{setup}; cat >/run/look <<'END'\n{LOOK}END")
     command = f"{workload('nodes')} {HOLES} sh 'sh /run/look' 2>&1"
     values = counted(must(guest, command, 1200))
@@ -85,7 +85,7 @@ def start_machine(guest: Guest, setup: str) -> dict[str, float]:
 
 
 def run(arms: list[str], runs: int) -> Results:
-    """Run all arms, in turns."""
+    """Run all arms `runs` times, in turn."""
     results = Results("vmm", {"cpu": counting.CPU})
     for number in range(1, runs + 1):
         for arm in arms:
@@ -98,13 +98,13 @@ def run(arms: list[str], runs: int) -> Results:
 
 
 def cell(results: Results, arm: str, case: str) -> str:
-    """Format million instructions, and the memory in huge pages."""
+    """Format the kernel time of a run in millions of instructions, and its memory in huge pages."""
     huge = results.value(arm, case, "huge") / 1024
     return f"{results.value(arm, case, 'kernel') / 1e6:,.0f} ({huge:.0f} MiB huge)"
 
 
 def main(argv: list[str]) -> None:
-    parser = counting.options("vmm", "The start of a virtual machine in fragmented memory.")
+    parser = counting.options("vmm", "Measure the start of a virtual machine.")
     chosen: argparse.Namespace = parser.parse_args(argv)
     results = run(list(ARMS), 1 if chosen.quick else RUNS)
     print(counting.by_arm(results, results.cases(), lambda arm, case: cell(results, arm, case)))

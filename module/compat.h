@@ -61,8 +61,9 @@
 #endif
 
 /*
- * Sites in the fault path that only the kernel patches in large-folio-faults/
- * ask about.
+ * Each macro tests for one site in the fault path. Only a kernel with the
+ * patches of large-folio-faults/ asks about these sites; on any other kernel,
+ * the macro is always false.
  */
 #ifdef MM_POLICY_REUSE
 #define mmp_is_reuse(site)	unlikely((site) == MM_POLICY_REUSE)
@@ -110,7 +111,7 @@
 /*
  * Returns the node that a fault in @vma prefers: the one that the application's
  * memory policy prefers, else the node of the CPU. NUMA_NO_NODE if the memory
- * policy has no single one.
+ * policy does not prefer a single node.
  */
 #ifdef CONFIG_NUMA
 #define mmp_preferred_node(vma) ({					\
@@ -184,7 +185,7 @@
 #define mmp_memcg_slot(memcg)	mem_cgroup_id(memcg)
 #endif
 
-/* True for a migration entry. */
+/* True if @pte, which is not present, is a migration entry. */
 #if MMP_HAVE_SOFTLEAF
 #define mmp_is_moving(pte)	softleaf_is_migration(softleaf_from_pte(pte))
 #else
@@ -205,7 +206,7 @@
 #define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, enum ftrace_ops_cmd cmd
 #endif
 
-/* Arguments of tracepoint probes, and of callbacks of sysfs files. */
+/* Arguments of tracepoint probes and of read callbacks of sysfs files. */
 #if MMP_HAVE_RECLAIM_GFP_FIRST
 #define MMP_RECLAIM_ARGS	gfp_t gfp, int order, struct mem_cgroup *memcg
 #else
@@ -223,8 +224,9 @@
 #endif
 
 /*
- * Reasons for which the kernel asks for allowed orders: a fault, khugepaged, or
- * a forced collapse (MADV_COLLAPSE), which ignores the settings in sysfs.
+ * Tests of the reason that the kernel passes when it asks which orders a VMA
+ * allows: a fault, khugepaged, or a forced collapse (MADV_COLLAPSE), which
+ * ignores the settings in sysfs.
  */
 #if MMP_HAVE_TVA_TYPE
 #define MMP_TVA_FAULT		TVA_PAGEFAULT
@@ -251,9 +253,9 @@
 #endif
 
 /*
- * Lock the other VMAs of the process during madvise(), until mmp_vmas_unlock().
- * Newer kernels hold only the lock of the advised VMA there; older ones hold
- * mmap_lock, which protects all.
+ * Try to lock all VMAs of the process during madvise(); mmp_vmas_unlock()
+ * unlocks them. Newer kernels hold only the lock of the advised VMA, so this
+ * takes mmap_lock. Older kernels already hold mmap_lock, so this does nothing.
  */
 #if MMP_MADVISE_LOCKS_VMA
 #define mmp_vmas_trylock(mm)	mmap_read_trylock(mm)

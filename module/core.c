@@ -134,7 +134,7 @@ static int __init core_take_hooks(void)
 	}
 	err = mm_policy_register(&core_ops);
 	if (err)
-		pr_err("the kernel's hooks are taken, or of another ABI than %d\n",
+		pr_err("cannot use the kernel's mm_policy hooks: another module uses them, or their ABI is not %d\n",
 		       MM_POLICY_ABI);
 	else
 		mmp_provider_watch(&core_watcher);

@@ -1,6 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0
-# Which tries of features.c does a kernel's compiler take? features.sh FEATURES.C OUT COMPILER...
+# Compiles features.c with a kernel's flags, and writes MMP_HAVE_<name> for each TRY() line to OUT:
+# 0 if the compiler reports an error in the line, else 1.
+# Usage: features.sh FEATURES.C OUT COMPILER...
 set -eu
 tries=$1 out=$2
 shift 2
@@ -20,7 +22,7 @@ esac
 } >"$out.new"
 if ! grep -q 'HAVE_ANYTHING 1' "$out.new" || ! grep -q 'HAVE_NOTHING 0' "$out.new"; then
 	echo "$log" >&2
-	echo "features.sh: cannot find out what this kernel's headers have" >&2
+	echo "features.sh: cannot probe this kernel's headers; see the compiler's output above" >&2
 	exit 1
 fi
 mv "$out.new" "$out"

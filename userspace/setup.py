@@ -30,7 +30,7 @@ STATUS = {
     3: "The kernel lacks the module, a hook or a feature.",
     4: "No permission.",
     5: "The kernel refused the value; nothing changed.",
-    6: "verify: the state is not what the manifest says.",
+    6: "verify: the state differs from the manifest.",
     7: "ab report: the experiment is inconclusive. recommend: too little was seen.",
     8: "ab report: the treatment is worse, or was stopped for harm.",
     9: "An experiment runs, which the change would end.",
@@ -39,11 +39,11 @@ STATUS = {
 FILES = {
     "/etc/mmpolicy/*.toml": "Manifests that mmpolicy.service applies at boot.",
     "/sys/kernel/mmpolicy": "All settings; see docs/sysfs-abi.txt.",
-    "/sys/kernel/debug/mmpolicy": "Counters.",
+    "/sys/kernel/debug/mmpolicy": "Counters of the module.",
     "/var/lib/mmpolicy/journal.jsonl": "Every change, for log and revert.",
     "/var/lib/mmpolicy/applied.toml": "The manifest that was applied last, for verify.",
-    "/var/lib/mmpolicy/try/*.json": "Trials of try: how far each came, and its page.",
-    "/run/mmpolicy/change.lock": "Held while something is changed.",
+    "/var/lib/mmpolicy/try/*.json": "Trials of try: the progress and the page of each.",
+    "/run/mmpolicy/change.lock": "Locked while a command changes settings.",
 }
 ENVIRONMENT = {"NO_COLOR": "If set, output has no colours."}
 EXAMPLES = {
@@ -74,16 +74,16 @@ def _listed(items: Mapping[int, str] | Mapping[str, str]) -> str:
 
 
 def _as_it_is(text: str) -> str:
-    """Return lines that stay lines."""
+    """Return text as roff that keeps its line breaks."""
     lines = text.replace("\\", "\\e").replace("-", "\\-").splitlines()
     return "\n".join([".nf", *lines, ".fi"])
 
 
 class Page(ManPage):  # type: ignore[misc]
-    """A page with the sections that click-man does not write."""
+    """A man page with sections that click-man does not write, such as EXIT STATUS and FILES."""
 
     def replace_blank_lines(self, s: str) -> str:
-        """Return paragraphs as roff; the lines of one that begins with \\b stay lines."""
+        """Return paragraphs as roff; a paragraph that begins with \\b keeps its line breaks."""
         found = []
         for paragraph in cleandoc(s).split("\n\n"):
             literal = paragraph.startswith("\b\n")
@@ -108,14 +108,14 @@ def _short(command: Command) -> str:
 
 
 def _page(ctx: Context, verbs: Mapping[str, Context]) -> Page:
-    """Return the page of a verb, and of the verbs that it has."""
+    """Return the man page of a verb, which lists its subcommands `verbs`."""
     from mmpolicy import __version__
 
     page = Page(ctx.command_path)
     page.version = __version__
     page.short_help, page.description = _short(ctx.command), ctx.command.help
     page.synopsis = " ".join(ctx.command.collect_usage_pieces(ctx))
-    # From click 8.5 on, arguments have a record too, an empty one where there is nothing to say.
+    # From click 8.5 on, arguments have a help record, too; it may be empty.
     options = [param for param in ctx.command.params if isinstance(param, Option)]
     records = [param.get_help_record(ctx) for param in options]
     page.options = [record for record in records if record]
@@ -124,7 +124,7 @@ def _page(ctx: Context, verbs: Mapping[str, Context]) -> Page:
 
 
 def make_pages(folder: Path, ctx: Context) -> None:
-    """Write the page of a verb, and those of the verbs that it has."""
+    """Write the man page of a verb, and the pages of its subcommands."""
     verbs = {}
     if isinstance(ctx.command, Group):
         for name in ctx.command.list_commands(ctx):
@@ -151,11 +151,13 @@ def make_completions(folder: Path) -> None:
 
 
 def make_shared() -> list[tuple[str, list[str]]]:
-    """Make what goes below /usr/share; return it by folder."""
-    # They lead to files outside this folder, which pip before 21.3 leaves behind.
+    """Make the man pages and completions; return pairs of a folder below /usr and its files."""
+    # The headers are symbolic links to files outside this folder, which pip before 21.3 does not
+    # copy.
     lost = sorted(path for path in HERE.rglob("*.h") if not path.exists())
     if lost:
-        sys.exit(f"{lost[0]} leads nowhere; next: pip install -U pip, then this again")
+        next_step = "pip install -U pip, then install again"
+        sys.exit(f"{lost[0]} is a link without a target; next: {next_step}")
     sys.path.insert(0, str(HERE / "src"))
     from mmpolicy.cli import main
 

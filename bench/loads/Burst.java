@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-// Values that are there for a while; see burst.go.
+// The program burst.go in Java: makes values, drops most of them, and sums up the others.
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

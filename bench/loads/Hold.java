@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-// Makes 200,000 small objects, and keeps them for so many seconds.
+// Makes 200,000 small objects, and keeps them for the seconds that the first argument gives.
 class Hold {
 	static byte[][] kept = new byte[200_000][];
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
-// A service with a big map. For each number on its input it answers requests for so many seconds,
-// each 50 reads and 10 writes at random, and prints the nanoseconds of each in order of size.
+// A service with a big map. For each number N on its input, it makes requests to itself for N
+// seconds. A request is 50 reads and 10 writes at random. It then prints a line: the number of
+// requests, quantiles of their nanoseconds (0.5, 0.95, 0.99, 0.999, the longest), and a check sum.
 
 import java.util.Arrays;
 import java.util.HashMap;

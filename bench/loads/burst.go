@@ -2,8 +2,8 @@
 
 // burst FOLDER VALUES KEPT: makes values, drops all but one in KEPT, and sums these up.
 //
-// It waits for FOLDER/burst, FOLDER/drop and FOLDER/sum, in this order, sum as often as it
-// comes, and answers in FOLDER/*.done.
+// A step begins when its file appears: FOLDER/burst, then FOLDER/drop, then FOLDER/sum, as often
+// as this file is made. At the end of a step, the program writes its answer to FOLDER/STEP.done.
 package main
 
 import (

@@ -13,7 +13,7 @@ PARTS = (0.5, 0.95, 0.99, 0.999, 1)
 
 
 def serve(kept: dict[int, tuple[str, list[int]]], end: float) -> list[int]:
-    """Answer requests until a time; return the nanoseconds of each."""
+    """Make requests until time.monotonic_ns() reaches `end`; return the nanoseconds of each."""
     rng, took, last, values = (
         random.Random(last_seed()),
         list[int](),

@@ -7,7 +7,7 @@ import sys
 
 
 def record(number: int) -> dict[str, object]:
-    """One record, of no fixed size."""
+    """Return a record with a list of 0 to 6 words, so that records have several sizes."""
     words = [f"word {number + i}" for i in range(number % 7)]
     return {"number": number, "name": f"name of {number}", "words": words, "half": number / 2}
 

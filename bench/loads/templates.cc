@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-// Something for a compiler to do.
+// Instantiates many templates, as a load for the compiler.
 #include <algorithm>
 #include <iostream>
 #include <map>

@@ -40,18 +40,18 @@ static struct mmp_knob knobs[] = {
 			 "the largest order"),
 	[MIN_USED_PAGES] =
 		MMP_KNOB(min_used_pages, 8, 16, 14, "pages",
-			 "so many of 16 pages must have been used to be an example"),
+			 "used pages that a block of 16 needs to count as fully used"),
 	[PROBE_BLOCKS] =
 		MMP_KNOB(probe_blocks, 0, 1024, 16, "blocks of PMD size",
-			 "one in so many blocks is made of smaller folios; 0: none"),
+			 "one in so many blocks gets smaller folios, which show use; 0: none"),
 	[MIN_FOLIOS] =
 		MMP_KNOB(min_folios, 1, 1024, 32, "folios",
-			 "so many beyond 64 kB must fit into the memory of the process"),
+			 "above 64 kB, process memory must be this many folios of the order"),
 };
 
 /*
- * ---- Filters: callbacks that say which page table entries of a block or group
- * a filter reads
+ * ---- Filters. A filter reads a few page table entries of each block or group
+ * near the fault; a callback selects the entries.
  */
 
 typedef unsigned long anon_order_look(const pte_t *pte, unsigned int nr);

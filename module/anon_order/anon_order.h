@@ -16,7 +16,7 @@
 
 #define MMP_MIN_ORDER	2	/* mm makes no large anonymous folio below this order */
 #define MMP_MAX_ORDER	9	/* PMD size */
-#define MMP_ORDER_STOCK	10	/* "stock" as an order: the policy was removed during the call */
+#define MMP_ORDER_STOCK	10	/* mm chooses the order: the policy was removed during the call */
 
 /**
  * enum mmp_reason - why a policy requested its order for a fault
@@ -95,7 +95,7 @@ static inline struct mmp_decision mmp_mlock_override(const struct mmp_policy *po
 }
 
 enum mmp_page {
-	MMP_EMPTY,	/* nothing there */
+	MMP_EMPTY,	/* not present: never touched, or swapped out */
 	MMP_MAPPED,	/* present, accessed bit clear */
 	MMP_USED,	/* present, accessed bit set */
 };
@@ -157,7 +157,8 @@ static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 
 /*
  * Like mmp_entries(), for an address in another page table than the fault's.
- * Returns NULL beyond the PMD page of the fault.
+ * Also returns NULL if the PMD entry of @addr is in another page than the
+ * fault's PMD entry.
  */
 static noinline __maybe_unused const pte_t *
 mmp_entries_of(const struct mmp_place *place, unsigned long addr,
@@ -182,8 +183,8 @@ mmp_entries_of(const struct mmp_place *place, unsigned long addr,
  * @place: position of the fault
  * @addr: an address in this VMA, as only page tables of this VMA cannot be
  *	freed during the fault
- * @leaf: set if there is no page table: to the state of the huge page, or to
- *	%MMP_EMPTY
+ * @leaf: set to the state of the huge page that maps @addr, or to %MMP_EMPTY if
+ *	no huge page does
  *
  * Return: the entry for @addr, or NULL without a page table. The entries after
  * it are valid up to the end of the page table.

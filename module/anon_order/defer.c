@@ -15,10 +15,11 @@
 DEFINE_PER_CPU(struct mmp_deferral, mmp_deferral);
 
 /**
- * mmp_ahead_take - take over the faults that a policy has answered in advance
+ * mmp_ahead_take - read and clear this CPU's number of faults answered in
+ * advance
  * @reason: set to the reason under which these faults are counted
  *
- * Deferred faults are added to the count of order-0 folios here.
+ * If the faults are deferred, this adds them to the count of small folios.
  * Context: preemption has been off since the policy was called.
  * Return: the number of faults answered in advance.
  */

@@ -6,9 +6,10 @@
  * gets a large folio. mm defers compaction in a similar way
  * (compaction_deferred() in mm/compaction.c).
  *
- * Each CPU keeps its own state and restarts for another process. If a task
- * moves to another CPU, only the counts are slightly wrong, so the raw_cpu
- * operations are enough: on arm64 the others disable preemption.
+ * Each CPU keeps its own state, and resets it when another process faults
+ * there. If a task moves to another CPU during an update, only the counts are
+ * slightly wrong. So raw_cpu operations are enough. They are cheaper: on arm64,
+ * this_cpu operations disable preemption.
  */
 #ifndef MMPOLICY_DEFER_H
 #define MMPOLICY_DEFER_H
@@ -48,7 +49,7 @@ void mmp_defer_until(const struct mm_struct *mm, bool inside);
 
 /**
  * mmp_defer_sooner - count a fault that was examined and gets a small folio
- * @mm: its process
+ * @mm: process of the fault
  * @inside: true if memory nearby is used but no folio fits around the fault
  */
 static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool inside)
@@ -60,9 +61,10 @@ static __always_inline void mmp_defer_sooner(const struct mm_struct *mm, bool in
 }
 
 /**
- * mmp_deferred - test whether to answer a fault without examining it, and count
- * it if so
- * @mm: its process
+ * mmp_deferred - test whether to answer a fault without reading page tables
+ * @mm: process of the fault
+ *
+ * Return: true if so; the fault is then counted as one more small folio.
  */
 static __always_inline bool mmp_deferred(const struct mm_struct *mm)
 {

@@ -96,11 +96,12 @@ static __always_inline bool block_is_used(const pte_t *pte)
 }
 
 /*
- * The module clears the accessed bit only of the first and last page of a new
- * folio, and a folio has at least four pages. So an inner page with a clear
- * accessed bit was aged by other code, such as reclaim, DAMON or clear_refs,
- * and clear bits around it say nothing about use. Nor does a clear bit in a
- * folded block, as the module clears none there.
+ * Returns true if the page with index @page is neither the first nor the last
+ * one of a folio, which has at least four pages. The module clears the accessed
+ * bit only of the first and last page of a new folio. So an inner page with a
+ * clear bit was aged by other code, such as reclaim, DAMON or clear_refs, and
+ * clear bits around it say nothing about use. Nor does a clear bit in a folded
+ * block, as the module clears none there.
  */
 static __always_inline bool is_inner(unsigned int page)
 {
@@ -133,9 +134,9 @@ static inline struct count count_pages(const pte_t *pte, unsigned int nr)
 
 /*
  * Classifies a block of 64 kB. %MMP_USED: at least @least of its 16 pages are
- * present, with both ends, and all present pages were used. %MMP_MAPPED: pages
- * were allocated and not all used. %MMP_EMPTY: the block says nothing about
- * use.
+ * present, including the first and the last, and all present pages were used.
+ * %MMP_MAPPED: some present pages were not used. %MMP_EMPTY: the entries do not
+ * show whether the block is used.
  */
 static inline enum mmp_page block_of(const pte_t *pte, unsigned int least)
 {

@@ -35,8 +35,8 @@
 #include "judge.h"
 
 /*
- * Classifies the aligned area of 2^@order pages that lies @distance such areas
- * away from the fault. An area that was used in full (%MMP_USED) is an
+ * Classifies the aligned area of 2^@order pages that is @distance areas away
+ * from the fault's own area. An area that was used in full (%MMP_USED) is an
  * "example" for the fault.
  */
 static __always_inline enum mmp_page

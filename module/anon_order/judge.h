@@ -37,8 +37,8 @@ static __always_inline struct mmp_decision anon_order_none(const struct vm_fault
 }
 
 /*
- * Answers a large order. This resets deferring (defer.h) and earns credit
- * (waste.h).
+ * Answers with the large order @order. This resets deferring (defer.h), and
+ * adds credit if the order is 64 kB or more (waste.h).
  */
 static __always_inline struct mmp_decision anon_order_run(const struct vm_fault *vmf, u32 order)
 {

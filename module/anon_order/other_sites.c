@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Answers of the point anon_order other than for a first touch: writes that
- * reuse a folio, mapping of single pages, and reads, all of which only the
- * patches in large-folio-faults/ ask about; and collapses by khugepaged.
+ * Answers of the point anon_order other than for a first touch. Only a kernel
+ * with the patches of large-folio-faults/ asks about writes that reuse a folio,
+ * about mapping single pages, and about reads. Every kernel asks about
+ * collapses by khugepaged.
  */
 #include "../sense/pmd.h"
 #include "anon_order.h"
@@ -90,8 +91,8 @@ static unsigned int anon_order_cap(const struct mmp_policy *policy,
 
 /*
  * Implements &mm_policy_ops.collapse_orders. khugepaged may collapse to the
- * sizes that a fault may get; under a policy that decides by use, only a range
- * that was used in full.
+ * sizes that a fault may get. Under a policy that decides by use, it may
+ * collapse only a range that was used in full.
  */
 unsigned long mmp_collapse_orders(struct vm_area_struct *vma, unsigned long addr)
 {

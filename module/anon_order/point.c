@@ -136,8 +136,8 @@ static noinline void anon_order_ask_shadow(const struct vm_fault *vmf, enum mm_p
 }
 
 /*
- * Callbacks of the tracepoint: registered by the first listener, unregistered
- * with the last.
+ * Called when the tracepoint mmpolicy_anon_order gets its first listener. While
+ * it has listeners, all faults take the slow path, which traces them.
  */
 int mmp_anon_traced(void)
 {
@@ -145,14 +145,15 @@ int mmp_anon_traced(void)
 	return 0;
 }
 
+/* Called when the tracepoint mmpolicy_anon_order has lost its last listener. */
 void mmp_anon_untraced(void)
 {
 	mmp_look_at(false);
 }
 
 /*
- * Slow path: special VMA flags, a shadow policy, measuring the decision, or an
- * enabled tracepoint.
+ * Slow path, for VMAs with special flags, to ask the shadow policy (if @shadow),
+ * to measure the time of the decision, or to trace it.
  */
 static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 					      enum mm_policy_site site, bool shadow)
@@ -166,7 +167,7 @@ static noinline unsigned long anon_order_slow(const struct vm_fault *vmf,
 
 	if (shadow) {
 		anon_order_ask_shadow(vmf, site);
-		/* a shadow's answer must not apply to later faults */
+		/* The shadow's answers in advance must not apply to later faults. */
 		mmp_answer_ahead(0, MMP_CAP);
 	}
 	if (!policy) {
@@ -207,8 +208,8 @@ static __always_inline unsigned long anon_order_ask(const struct mmp_profile *pr
 }
 
 /*
- * Path while processes or cgroups are bound: finds the profile of the task
- * first.
+ * Path while a process or cgroup is bound to a profile: finds the profile of the
+ * faulting process first.
  */
 static noinline unsigned long anon_order_ask_bound(const struct vm_fault *vmf,
 						   enum mm_policy_site site)

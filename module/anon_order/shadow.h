@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Helpers for a shadow: a second policy whose answers are counted and not
- * applied. No fault follows such an answer, so these helpers work out whether
- * it would have allocated a folio. The unit tests compile this header in
+ * applied. The kernel does not follow the shadow's answers, so these helpers
+ * work out whether an answer would have allocated a folio. The unit tests compile this header in
  * userland, as they do anon_order.h.
  */
 #ifndef MMPOLICY_SHADOW_H
@@ -17,8 +17,8 @@
  *	latter case the shadow would have mapped the folio in an earlier
  *	fault, and this fault would not have happened.
  * @MMP_MADE: the shadow would have allocated a large folio in this fault
- * @MMP_UNCOUNTED: this fault asks the policy twice, and only the other call is
- *	counted
+ * @MMP_UNCOUNTED: not counted: this fault asks the policy twice, and the other
+ *	call is counted; or the fault is a swap-in
  */
 enum mmp_fate {
 	MMP_SPARED,

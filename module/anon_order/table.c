@@ -4,7 +4,7 @@
 
 /*
  * The counters, the bounds of knobs and the code that walks page tables assume
- * this order of a PMD.
+ * that a PMD maps 2^9 pages.
  */
 static_assert(PMD_ORDER == MMP_MAX_ORDER);
 
@@ -17,10 +17,10 @@ struct mmp_knob mmp_anon_order_knobs[] = {
 			 "1: the policy decides for MADV_HUGEPAGE areas too"),
 	[MAX_COPY_ORDER] =
 		MMP_KNOB(max_copy_order, 0, MMP_MAX_ORDER - 1, 4, MMP_ORDER,
-			 "the most that a write to shared memory copies; 0 and 1: a page"),
+			 "largest order copied by a copy-on-write fault; 0 and 1: one page"),
 	[MEMORY_ON_READ] =
 		MMP_KNOB(memory_on_read, 0, 1, 0, MMP_SWITCH,
-			 "1: a read gets memory too where the policy wants large folios"),
+			 "1: a read, too, gets a large folio where the policy wants one"),
 };
 
 static const char *const counters[] = {

@@ -20,7 +20,7 @@
 #include "anon_order.h"
 #include "entries.h"
 
-/* credit at the first fault of another process on this CPU */
+/* credit with which a process starts on a CPU that has served another one */
 #define MMP_CREDIT_FIRST	128
 #define MMP_CREDIT_MOST		256
 #define MMP_CREDIT_LEAST	(-128)

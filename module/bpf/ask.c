@@ -23,8 +23,8 @@ static_assert(MMP_BPF_SLOTS == 4);	/* core.c lists &mmp_bpf_policies[0] to [3] *
 DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
 
 /*
- * Runs a program while the kernel counts the time of programs. Not inlined, as it saves more
- * registers than the fast path.
+ * Runs a program while the kernel measures the run time of BPF programs. This function is not
+ * inlined, as it saves more registers than the fast path.
  */
 static noinline u32 bpf_timed_answer(const struct bpf_prog *prog, const u64 *arg)
 {
@@ -32,8 +32,8 @@ static noinline u32 bpf_timed_answer(const struct bpf_prog *prog, const u64 *arg
 }
 
 /*
- * Runs a program and returns its answer. Context: RCU read section, so the
- * program is not freed. Preemption is off, as the program may use per-CPU maps.
+ * Runs a program and returns its answer. Disables preemption, as the program may
+ * use per-CPU maps. Context: RCU read section, so the program is not freed.
  */
 static __always_inline u32 bpf_answer(const struct bpf_prog *prog, const void *told)
 {
@@ -75,8 +75,8 @@ static noinline u32 bpf_show_order(const struct mmp_fault *fault, u32 answer)
 }
 
 /*
- * The next two functions serve anon_order alone. The callbacks tail-call them,
- * so the callbacks save no registers.
+ * The next two functions serve anon_order alone. The callbacks of the slots
+ * (BPF_CALLBACKS) tail-call them, so those callbacks save no registers.
  */
 static noinline struct mmp_decision bpf_order(const struct vm_fault *vmf, enum mm_policy_site site,
 					      const struct mmp_bpf_ops *ops, const u32 *knob)
@@ -105,8 +105,8 @@ static noinline struct mmp_decision bpf_order_if_near(const struct vm_fault *vmf
 }
 
 /*
- * Returns @answer if it is below @count, else 0 (stock), and counts the latter
- * as clamped.
+ * Returns @answer if it is below @count, the number of valid answers. Otherwise
+ * counts the answer as clamped, and returns 0 (stock).
  */
 static u32 bpf_choice(const struct mmp_bpf_ops *ops, u32 answer, u32 count)
 {

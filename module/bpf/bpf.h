@@ -30,8 +30,8 @@ struct kobject;
 /**
  * struct mmp_told - first member of the context struct of each point
  * @ops: the program, for mmp_bpf_error()
- * @mm: the address space that the program decides about; %NULL for the one of
- *	current
+ * @mm: the address space that the program decides about; %NULL: that of the
+ *	current task
  *
  * The verifier accepts a struct of plain numbers on the program's own stack as
  * an argument of a kfunc. It does not accept a struct with pointers unless the
@@ -138,7 +138,7 @@ struct mmp_compaction {
 
 /**
  * struct mmp_bpf_knob - knob declared by a program
- * @name: name in sysfs; empty if there is none
+ * @name: name in sysfs; empty if the program declares no knob here
  * @unit: unit of the value
  * @meaning: purpose of the knob, in one line
  * @min: smallest value accepted

@@ -22,7 +22,7 @@
 #include "../control/control.h"
 #include "bpf.h"
 
-#define AGAIN	(2 * HZ)	/* until the next check whether a map was freed */
+#define AGAIN	(2 * HZ)	/* time between checks whether a map was freed */
 
 static DEFINE_MUTEX(latest_lock);
 static const void *latest_ops;		/* under latest_lock */
@@ -165,7 +165,7 @@ static int ops_check_insn(const struct bpf_insn *insn)
 	/* may_goto bounds a loop by a count of millions, or by time, and can be nested */
 	if (insn->code == (BPF_JMP | BPF_JCOND))
 		return -ELOOP;
-	/* kfuncs of the kernel: iterators, workqueues, exceptions, locks */
+	/* the kernel's own kfuncs may loop or wait: iterators, workqueues, exceptions, locks */
 	if (insn->code == (BPF_JMP | BPF_CALL) && insn->src_reg == BPF_PSEUDO_KFUNC_CALL &&
 	    !insn->off)
 		return -EACCES;
@@ -289,7 +289,7 @@ static struct bpf_struct_ops ops_##point = {					\
 	.name = "mmp_" #point "_ops",						\
 	.owner = THIS_MODULE,							\
 };										\
-static_assert(!offsetof(struct mmp_##point##_ops, function))	/* expected_attach_type */
+static_assert(!offsetof(struct mmp_##point##_ops, function))	/* so expected_attach_type is 0 */
 
 OPS(anon_order, MM_POLICY_ANON_ORDER, order);
 OPS(thp_gfp, MM_POLICY_THP_GFP, effort);

@@ -15,7 +15,8 @@
 #include "told.h"
 
 /*
- * Counts present pages (@used: present and used pages) among @pages. Pages outside the VMA do
+ * Counts the present pages among @pages pages, of which the first lies @first pages after the
+ * page of the fault. If @used, counts only pages that were also used. Pages outside the VMA do
  * not count.
  */
 static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 pages, bool used)
@@ -44,7 +45,7 @@ static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 page
 }
 
 /*
- * Returns true if a 64 kB block has @least used pages. If 14 of 16 pages are
+ * Returns true if a 64 kB block has at least @least used pages. If 14 of 16 pages are
  * used, at least one of pages 5, 10 and 15 is present, so testing these three
  * rejects most blocks quickly.
  */
@@ -80,7 +81,7 @@ static noinline u32 bpf_show(const struct mmp_fault *fault, const char *question
 
 __bpf_kfunc_start_defs();
 
-/* Counts present and used pages among @pages, starting @first pages from the fault. */
+/* Counts used pages among @pages pages, of which the first is @first pages after the fault. */
 __bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages)
 {
 	if (trace_mmpolicy_bpf_question_enabled())
@@ -88,7 +89,7 @@ __bpf_kfunc u32 mmp_bpf_used(const struct mmp_fault *fault, s64 first, u32 pages
 	return bpf_count(fault, first, pages, true);
 }
 
-/* Counts present pages among @pages, starting @first pages from the fault. */
+/* Counts present pages among @pages pages, of which the first is @first pages after the fault. */
 __bpf_kfunc u32 mmp_bpf_mapped(const struct mmp_fault *fault, s64 first, u32 pages)
 {
 	if (trace_mmpolicy_bpf_question_enabled())

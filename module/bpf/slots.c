@@ -282,7 +282,7 @@ void mmp_bpf_unreg(const void *ops)
 
 /**
  * mmp_bpf_look - copy the state of a slot
- * @nr: which slot
+ * @nr: index of the slot
  * @facts: receives the state; all zero for a slot without a program
  *
  * Context: may sleep.
@@ -314,8 +314,8 @@ void mmp_bpf_slots_init(const char *lacks)
 }
 
 /*
- * Waits for the worker at unload. All programs are gone by then, but the worker
- * may not have freed the slot of the last one.
+ * Waits for the worker when the module is unloaded. All programs are gone by
+ * then, but the worker may not have freed the slot of the last program yet.
  */
 void mmp_bpf_slots_exit(void)
 {

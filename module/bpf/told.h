@@ -13,8 +13,8 @@
 #define mmp_bpf_name(told)	(((const struct mmp_bpf_ops *)(told)->ops)->name)
 
 /*
- * Defines the tracepoint of one point: the context struct has @type, and
- * @format and the rest print it.
+ * Defines the tracepoint of one point. @type is the point's context struct;
+ * @format and the arguments after it print a context and the answer.
  */
 #undef MMP_BPF_TOLD
 #define MMP_BPF_TOLD(point, type, format, ...)				\

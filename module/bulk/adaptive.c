@@ -2,15 +2,16 @@
 /*
  * bulk/adaptive: the refill size with the lowest cost per page, found by trial.
  *
- * Each CPU climbs a hill: it compares its current size with the next smaller or
- * larger one, and moves to the size with the lower cost per page. A pair of
- * blocks of equal numbers of pages uses one size each, in random order, because
- * the cost of a page depends on the moment: if the per-CPU free list happens to
- * be empty, that refill pays for filling it. The CPU sums the differences of
- * these pairs until the sum exceeds noise, by a self-normalised t-test (de la
- * Pena, Lai and Shao, "Self-Normalized Processes", 2009). The test needs no
- * estimate of the noise, and a single outlier, such as an interrupt, cannot
- * decide it.
+ * Each CPU does hill climbing: it compares its current size with the next
+ * smaller or larger one, and moves to the size with the lower cost per page. A
+ * comparison consists of pairs of blocks. A block is a run of refills of one
+ * size, and the two blocks of a pair use the two sizes in random order. Pairs
+ * are needed because the cost of a page depends on the moment: if the per-CPU
+ * free list happens to be empty, that refill pays for filling it. The CPU sums
+ * the differences of the pairs until the sum exceeds noise, by a
+ * self-normalised t-test (de la Pena, Lai and Shao, "Self-Normalized
+ * Processes", 2009). The test needs no estimate of the noise, and a single
+ * outlier, such as an interrupt, cannot decide it.
  *
  * Of two sizes with equal cost the smaller one wins, as it leaves fewer pages
  * unused.
@@ -23,8 +24,8 @@
 
 #include "../mmpolicy.h"
 
-#define BLOCK_PAGES	128	/* pages after which a block ends, */
-#define BLOCK_REFILLS	16	/* or refills, if these return few pages */
+#define BLOCK_PAGES	128	/* a block ends after this many pages, */
+#define BLOCK_REFILLS	16	/* or refills, if they return few pages */
 /* refills in a row that are not timed, while the size is not being compared */
 #define NAP		256
 /* blocks between two comparisons; NAP untimed refills precede each block */
@@ -34,7 +35,7 @@
 #define MIN_PAIRS	10	/* no decision before this many pairs */
 /* at this many pairs, all sums are halved, so older pairs weigh less */
 #define MAX_PAIRS	256
-#define SURE		9	/* required distance from zero, squared: 3 standard errors */
+#define SURE		9	/* a sum is sure beyond 3 standard errors; this is 3 squared */
 #define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
@@ -47,7 +48,7 @@ enum { MAX_SIZE };
 
 static struct mmp_knob knobs[] = {
 	[MAX_SIZE] = MMP_KNOB(max_pages, 1, 128, 128, "pages",
-			      "no refill asks for more"),
+			      "the most pages that a refill requests"),
 };
 
 /**
@@ -170,7 +171,8 @@ static bool bulk_is_sure(const struct trial *trial, s64 least)
 }
 
 /*
- * Moves to the other size if that is cheaper, or smaller and no more expensive.
+ * Ends a comparison once its result is sure: moves to the other size if that is
+ * cheaper, or smaller and no more expensive, else rests.
  */
 static void bulk_judge(struct climb *c)
 {

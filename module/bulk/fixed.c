@@ -7,7 +7,7 @@ enum { PAGES };
 static struct mmp_knob knobs[] = {
 	/* The upper bound is the size of a pool's cache. */
 	[PAGES] = MMP_KNOB(pages, 1, 128, 64, "pages",
-			   "each refill asks for so many"),
+			   "number of pages that each refill requests"),
 };
 
 static unsigned int bulk_fixed(int nid, const u32 *knob, bool *timed)

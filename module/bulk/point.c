@@ -97,9 +97,9 @@ unsigned int mmp_bulk_pages(int nid, unsigned int def, unsigned int max)
 }
 
 /*
- * Implements &mm_policy_ops.bulk_done. Counts here rather than in
- * mmp_bulk_pages(), because a refill that began before the hook was turned on
- * has not called the latter.
+ * Implements &mm_policy_ops.bulk_done. The point counts refills here rather
+ * than in mmp_bulk_pages(), because a refill that began before the hook was
+ * turned on calls only this function.
  */
 void mmp_bulk_done(int nid, unsigned int want, unsigned int got)
 {

@@ -14,9 +14,8 @@
  * If much memory has become free since the last attempt, the account is out of
  * date: it is emptied, and a deferral ends.
  *
- * The account has no scans of other profiles. So two profiles, such as the arms
- * of an experiment, do not pay for each other's scans or wait for each other's
- * pauses.
+ * Scans of other profiles are not on the account. So when one profile, such as
+ * an arm of an experiment, scans much, zones are not skipped for another.
  */
 #include <linux/jiffies.h>
 #include <linux/minmax.h>
@@ -32,16 +31,16 @@ enum { SCAN_AHEAD_PERCENT, SCAN_PER_PAGE, SCAN_PER_MS, FORGET_FREED_PERCENT };
 static struct mmp_knob knobs[] = {
 	[SCAN_AHEAD_PERCENT] =
 		MMP_KNOB(scan_ahead_percent, 1, 1000, 100, ZONE,
-			 "how much may be scanned without a result"),
+			 "the zone is skipped after scanning more without a result"),
 	[SCAN_PER_PAGE] =
 		MMP_KNOB(scan_per_page, 1, 10000, 64, "pages scanned per page",
-			 "credit for each page of a success"),
+			 "scanned pages taken off the account per page allocated"),
 	[SCAN_PER_MS] =
 		MMP_KNOB(scan_per_ms, 0, 10000, 20, "pages scanned per millisecond",
-			 "credit for each millisecond; 0: none"),
+			 "scanned pages taken off the account over time; 0: none"),
 	[FORGET_FREED_PERCENT] =
 		MMP_KNOB(forget_freed_percent, 1, 100, 2, ZONE,
-			 "the account is emptied when so much became free; 100: never"),
+			 "the account is emptied when this much became free; 100: never"),
 };
 
 static unsigned int era = 1;
@@ -55,8 +54,8 @@ static struct mmp_account *budget_account_of(const struct mmp_attempt *attempt)
 }
 
 /*
- * Returns the pages on the account, before the credit for the time since the
- * last attempt.
+ * Returns the scanned pages on the account, without the credit for the time
+ * since the last attempt. An account of an earlier era counts as empty.
  */
 static u64 budget_booked(const struct mmp_account *account)
 {
@@ -71,7 +70,8 @@ static u64 budget_percent_of(struct zone *zone, u32 percent)
 }
 
 /*
- * Returns true if enough memory became free that another attempt may succeed.
+ * Returns true if so much memory has become free since the last attempt that
+ * another one may succeed.
  */
 static bool budget_has_changed(const struct mmp_account *account, struct zone *zone,
 			       const u32 *knob)

@@ -9,14 +9,15 @@
 #include "../compat.h"
 
 /**
- * struct mmp_account - cost of compaction of a zone without a result
+ * struct mmp_account - cost of a zone's compaction that had no result
  * @scanned: pages scanned without a result
  * @free: free pages of the zone after the last attempt
  * @when: jiffies at the last attempt
  * @era: value of the counter "era" (budget.c) at the last attempt; an account of an earlier era
  *	counts as empty
  *
- * Tasks that compact write it without a lock, so one of two concurrent attempts may not be counted.
+ * Tasks that compact write the account without a lock, so one of two concurrent attempts may not
+ * be counted.
  */
 struct mmp_account {
 	u64 scanned;
@@ -27,8 +28,8 @@ struct mmp_account {
 
 /**
  * struct mmp_accounts - the accounts of a profile for a node
- * @of: by zone, by order, and by whether the allocation is movable, as movable
- *	pages need other pageblocks
+ * @of: accounts by zone, by order, and by whether the allocation is movable,
+ *	because movable and unmovable pages use different pageblocks
  */
 struct mmp_accounts {
 	struct mmp_account of[MAX_NR_ZONES][NR_PAGE_ORDERS][2];
@@ -38,7 +39,7 @@ struct mmp_accounts {
  * struct mmp_attempt - an attempt of direct compaction
  * @zone: the zone to compact
  * @order: order of the allocation that needs the compaction
- * @gfp: its flags
+ * @gfp: gfp flags of that allocation
  * @stock: decision of mm itself; valid before the attempt only
  * @nodes: the accounts of the profile that decides, by node
  */

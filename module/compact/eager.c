@@ -3,9 +3,9 @@
  * compact/eager: direct compaction even where it has failed lately.
  *
  * After a long deferral, mm drops its skip hints and scans all pageblocks
- * again. Attempts that ignore the deferral would never get there, and would
- * skip the hinted pageblocks for ever. So one deferred attempt in
- * restart_attempts scans all pageblocks. It is chosen at random: zones and
+ * again. If no attempt waits for the deferral, mm never drops the hints, and
+ * compaction would skip the hinted pageblocks for ever. So one deferred attempt
+ * in restart_attempts scans all pageblocks. It is chosen at random: zones and
  * modes of compaction alternate, so a counter might always choose one zone and
  * one mode.
  */

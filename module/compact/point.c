@@ -42,9 +42,9 @@ static const char *const counters[] = {
 static struct mmp_stamps stamps;
 
 /*
- * Resets state of the last time that the point was on: the accounts of budget,
- * and the start times of attempts that never reported their end because the
- * point was switched off in between.
+ * Resets old state. Turning the point on empties the accounts of budget.
+ * Turning it off clears the start times of attempts that began while it was on
+ * and can no longer report their end.
  */
 static void compact_switched(bool on)
 {

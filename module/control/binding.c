@@ -97,8 +97,8 @@ static void binding_settle_later(struct work_struct *work)
 static DECLARE_WORK(settling, binding_settle_later);
 
 /*
- * Removes the binding of a process or cgroup that has ended. It takes no more
- * faults, so CPUs may keep its profile cached.
+ * Removes the binding of a process or cgroup that has ended. A process that has
+ * ended takes no more faults, so CPUs may keep its profile cached.
  */
 static void binding_ended(u64 id)
 {
@@ -170,7 +170,7 @@ static struct mmp_event events[] = {
 };
 
 /**
- * mmp_bindings_settle - detach the tracepoints, and disable the lookups, that no binding needs
+ * mmp_bindings_settle - detach tracepoints and disable lookups that no binding needs any longer
  *
  * Context: under mmp_lock; may sleep.
  */

@@ -9,7 +9,7 @@ DEFINE_MUTEX(mmp_lock);	/* serialises changes */
 static bool latched;
 
 /*
- * Returns true if all writes but the acknowledgment are refused, because the
+ * Returns true if writes to all files except "reset" are refused, because the
  * lease has expired or the module is being unloaded.
  */
 bool mmp_latched(void)
@@ -18,7 +18,7 @@ bool mmp_latched(void)
 }
 
 /**
- * mmp_latch - refuse all writes but the acknowledgment, or accept writes again
+ * mmp_latch - refuse writes to all files except "reset", or accept them again
  * @on: true to refuse; a write in progress may still complete
  */
 void mmp_latch(bool on)

@@ -38,7 +38,7 @@ struct mmp_parts {
 	struct mmp_policy *const *policies;
 };
 
-/* settings.c: all settings, and their index in a snapshot */
+/* settings.c: the module's points and policies, and the stock settings */
 extern const struct mmp_parts *mmp_parts;
 extern struct mmp_settings *mmp_stock;
 int mmp_settings_init(const struct mmp_parts *parts);
@@ -121,9 +121,9 @@ void mmp_debugfs_remove(struct mmp_profile *profile);
 /**
  * struct mmp_dir - the directory of a profile, a point, or one of its policies
  * @kobj: the directory
- * @node: in mmp_profile.dirs
+ * @node: link in mmp_profile.dirs
  * @profile: the profile that the directory belongs to
- * @point: which point
+ * @point: the point; 0, and unused, in the directory of a profile
  */
 struct mmp_dir {
 	struct kobject kobj;

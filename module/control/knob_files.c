@@ -8,7 +8,8 @@
 #include "control.h"
 
 /*
- * A sysfs directory of a point, of a policy, or of a knob (@knob is set then).
+ * A sysfs directory of a point, of a policy, or of a knob. @knob is NULL unless
+ * it is the directory of a knob.
  */
 struct knob_dir {
 	struct kobject kobj;
@@ -16,7 +17,7 @@ struct knob_dir {
 	const struct mmp_knob *knob;
 };
 
-static LIST_HEAD(knob_dirs);	/* parents first */
+static LIST_HEAD(knob_dirs);	/* all directories, parents first */
 
 struct knob_file {
 	struct attribute attr;

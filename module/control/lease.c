@@ -60,8 +60,8 @@ int mmp_lease_init(void (*on_expiry)(unsigned int ms))
 }
 
 /*
- * Ends the lease at unload, and waits for an expiry in progress. No write to
- * the files may follow.
+ * Ends the lease at unload, and waits for an expiry in progress. The files of
+ * the lease must be gone, so that no write starts it again.
  */
 void mmp_lease_exit(void)
 {

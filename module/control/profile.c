@@ -3,7 +3,7 @@
  * Profiles: a profile holds a policy and knob values for each point. Its
  * settings are published as a whole under RCU, and the hooks that any profile
  * needs are turned on. Each user of a profile, such as a binding or an arm of
- * the experiment, holds a count in it.
+ * the experiment, holds a reference, which the profile counts in @users.
  */
 #include <linux/cleanup.h>
 #include <linux/slab.h>
@@ -166,8 +166,8 @@ static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point 
  * Context: may sleep.
  * Return: 0, -ENOMEM, -EINVAL if the point no longer has this policy, or an
  * error of mmp_may_change() and mmp_switch_ready(); on error nothing has
- * changed. If the kernel has not decided in time, it may refuse the hooks
- * later, and &mmp_watcher.lost reports it.
+ * changed. If the kernel has not attached the hooks within wait_ms, it may
+ * still refuse them later, and &mmp_watcher.lost reports it.
  */
 int mmp_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 		   const struct mmp_policy *policy, bool shadow)
@@ -375,7 +375,8 @@ int mmp_profile_delete(const char *name)
 }
 
 /**
- * mmp_profiles_gone - take over the deleted profiles, to remove their files
+ * mmp_profiles_gone - move all deleted profiles to a list, to remove their
+ * files
  * @list: receives the profiles
  */
 void mmp_profiles_gone(struct list_head *list)
@@ -386,7 +387,8 @@ void mmp_profiles_gone(struct list_head *list)
 
 /**
  * mmp_profile_free - free a profile
- * @profile: a profile without files, after a grace period for its last readers
+ * @profile: a profile without files, which RCU readers can no longer hold: they
+ *	never found it, or a grace period has passed since they last could
  */
 void mmp_profile_free(struct mmp_profile *profile)
 {

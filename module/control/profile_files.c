@@ -7,7 +7,7 @@
 
 static struct kobject *profiles;
 
-DEFINE_MUTEX(mmp_files_lock);	/* lock order: see control.h */
+DEFINE_MUTEX(mmp_files_lock);	/* taken before mmp_lock, see control.h */
 
 static struct attribute policy_attr = { .name = "policy", .mode = 0644 };
 static struct attribute shadow_attr = { .name = "shadow", .mode = 0644 };

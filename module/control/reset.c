@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Reset: restores the state after load, at a write to the file "reset", when
- * the lease expires, or at unload.
+ * Reset: restores the state that the module had right after it was loaded. It
+ * runs at a write to the file "reset", when the lease expires, and at unload.
  *
  * The first half of a reset turns all hooks off at once. It allocates no memory
  * and does not take mmp_lock, so no writer can delay it. The second half waits
@@ -171,7 +171,8 @@ void mmp_reset_on_expiry(unsigned int ms)
 	reset_begin();
 	mmp_latch(true);
 	WRITE_ONCE(expiry_to_do, true);
-	pr_warn("lease of %u ms expired: all is stock until 1 is written to reset\n", ms);
+	pr_warn("lease of %u ms expired: all points are stock, and writes fail until 1 is written to /sys/kernel/mmpolicy/reset\n",
+		ms);
 	queue_work(mmp_unbound_wq, &tidying);
 }
 

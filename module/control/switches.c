@@ -100,7 +100,7 @@ int mmp_switch_ready(enum mm_policy_point point)
 	mmp_provider_hook(point);
 	err = mmp_provider_wait_for(point, READ_ONCE(wait_ms));
 	if (err)
-		/* wait until the hooks attached so far are detached again */
+		/* The worker detaches the hooks attached so far; wait for it. */
 		mmp_switches_settle();
 	return err;
 }

@@ -15,7 +15,7 @@
  * @max: largest value accepted
  * @value: receives the number
  *
- * Return: 0, -EINVAL or -ERANGE.
+ * Return: 0; -EINVAL if @buf is not a number; -ERANGE if it is out of bounds.
  */
 int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value)
 {
@@ -38,9 +38,9 @@ int mmp_parse(const char *buf, size_t count, u64 min, u64 max, u64 *value)
  * @buf: a number, perhaps with a minus sign; one newline may follow
  * @count: length of @buf
  * @off: set to true if there is a minus sign
- * @number: set to the number
+ * @number: set to the number, without the sign
  *
- * Return: 0, -EINVAL or -ERANGE.
+ * Return: 0; -EINVAL if @buf is not a number; -ERANGE if it is too large.
  */
 int mmp_parse_binding(const char *buf, size_t count, bool *off, u64 *number)
 {
@@ -56,7 +56,8 @@ int mmp_parse_binding(const char *buf, size_t count, bool *off, u64 *number)
  * @name: receives the name
  * @size: size of @name in bytes
  *
- * Return: 0 or -EINVAL.
+ * Return: 0; -EINVAL if the name is too long, reserved, or has other characters
+ * than a-z, 0-9, _ and -.
  */
 int mmp_parse_name(const char *buf, char *name, size_t size)
 {

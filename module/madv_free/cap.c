@@ -12,7 +12,7 @@ enum { LIMIT_MB, PER_CGROUP, MIN_AVAILABLE_PERCENT };
 
 static struct mmp_knob knobs[] = {
 	[LIMIT_MB] = MMP_KNOB(limit_mb, 0, 1 << 20, 256, "MiB",
-			      "so much may be lazily freed; 0: nothing"),
+			      "the most memory that may be lazily freed; 0: none"),
 	[PER_CGROUP] =
 		MMP_KNOB(per_cgroup, 0, 1, 0, MMP_SWITCH,
 			 "1: limit_mb is for all processes of a cgroup together"),

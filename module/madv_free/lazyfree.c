@@ -56,7 +56,10 @@ static struct mmp_lazy_call *lazy_place_for_call(struct mmp_lazy *lazy, u32 task
 	return free;
 }
 
-/* Returns true if a running madvise() call may overlap an area. */
+/*
+ * Returns true if a madvise() call that may still run overlaps an area, so the
+ * area must not be recounted.
+ */
 static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 {
 	struct mmp_lazy_call *call;
@@ -105,7 +108,7 @@ static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
 }
 
 /**
- * mmp_lazy_look_at - recount an area, unless a call overlaps it
+ * mmp_lazy_look_at - recount an area, unless a running madvise() call overlaps it
  * @lazy: counts of an address space
  * @index: index of the area
  *
@@ -227,8 +230,9 @@ static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned lon
 }
 
 /*
- * Adds @pages to their area; the sums include them already. If the area had
- * counted some pages before, subtracts those from the sums.
+ * Adds @pages to the count of their area. The sums include them already. A
+ * count is at most MMP_AREA_PAGES, so the excess is subtracted from the sums.
+ * Returns false if the table has no free slot for the area.
  */
 static bool lazy_add(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages,
 		     unsigned long *looks)
@@ -310,7 +314,7 @@ static bool lazy_reserve(struct mmp_lazy *lazy, unsigned long pages,
 }
 
 /**
- * mmp_lazy_count - upper bound of the pages that a call would free
+ * mmp_lazy_count - count the pages that a call would free, or more
  * @lazy: counts of an address space
  * @call: the range
  * @most: largest number of interest
@@ -395,12 +399,13 @@ enum mmp_lazy_answer mmp_lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_c
 }
 
 /**
- * mmp_lazy_found - add pages that are lazily freed already
+ * mmp_lazy_found - add pages that were lazily freed before tracking began
  * @lazy: counts of an address space
  * @addr: an address in the area
  * @pages: number of pages
  *
- * Pages whose set is full stay in the sum for good.
+ * If the set of the area is full, its pages stay in the sum until tracking of
+ * the process ends.
  * Context: under the lock of @lazy; mmap_lock is held.
  */
 void mmp_lazy_found(struct mmp_lazy *lazy, unsigned long addr, unsigned long pages)

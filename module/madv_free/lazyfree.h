@@ -20,8 +20,8 @@
 #define MMP_AREA_PAGES	PTRS_PER_PTE
 
 /*
- * The table of areas takes 32 kB, and holds areas of 7 GB with lazily freed
- * pages.
+ * The table of areas has a size of 28 kB. It can count the lazily freed pages
+ * of 7 GB of address space, in areas of 2 MB.
  */
 #define MMP_LAZY_SETS	448
 #define MMP_LAZY_WAYS	8
@@ -124,7 +124,7 @@ struct mmp_lazy_ops {
  * @pages: upper bound of lazily freed pages: the sum over @areas, plus pages
  *	whose set was full
  * @looks: page table entries that calls may still read in recounts
- * @hand: the area that was recounted last
+ * @hand: index in @areas of the area that was recounted last
  * @changes: number of additions to an area so far
  * @calls: the last call of each task, which may still run
  * @areas: address of an area, the number of its last change, and the upper

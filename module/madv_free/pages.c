@@ -9,8 +9,8 @@
 #include "pages.h"
 
 /*
- * Returns true if a page, whose page table entry is clean, is lazily freed. The
- * page may not be on the kernel's lazyfree list yet. Pages from swap do not
+ * Returns true if a page is lazily freed, given that its page table entry is
+ * clean. The page may not be on the kernel's lazyfree list yet. Pages from swap do not
  * count: they are still in the swap cache, or the folio is dirty.
  */
 static bool pages_is_lazy(const struct page *page)

@@ -119,8 +119,8 @@ unsigned int mmp_recount(struct tracked *t, unsigned int index, unsigned int *ta
 }
 
 /*
- * Stops a recount in progress at once, and keeps others from starting, until
- * called with false.
+ * With true, stops a recount in progress at once and lets no other start. With
+ * false, allows recounts again.
  */
 void mmp_recount_stop(bool stop)
 {

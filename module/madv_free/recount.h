@@ -11,9 +11,9 @@
 
 /**
  * struct tracked - a process whose lazily freed pages are counted
- * @node: in the hash table of all tracked processes
- * @listed: in the list of uncounted processes, or in that of counted ones
- * @rcu: frees it after the last reader
+ * @node: link in the hash table of all tracked processes
+ * @listed: link in the list of uncounted processes, or in that of counted ones
+ * @rcu: frees the structure after its last reader
  * @lock: protects @lazy
  * @known: counted once, so pages lazily freed before tracking began are
  *	included
@@ -22,8 +22,9 @@
  * @recounted_to: area up to which the recount has come, see tracked.c
  * @lazy: counts of lazily freed pages
  *
- * Created by the first madvise() call, then moved and removed by the worker.
- * Holds a reference to mm_struct, but not to its memory.
+ * The first madvise() call of a process creates the structure; the worker then
+ * moves and removes it. It holds a reference to mm_struct, but not to the
+ * memory that mm_struct describes.
  */
 struct tracked {
 	struct hlist_node node;

@@ -55,11 +55,11 @@ static DECLARE_BITMAP(recounted, MMP_TRACKED_GROUPS);	/* protected by keeping */
  */
 static void tracked_keep(struct work_struct *work);
 static DECLARE_DELAYED_WORK(keeper, tracked_keep);
-static unsigned long tidied;	/* in jiffies */
+static unsigned long tidied;	/* jiffies at the last tracked_tidy_all() */
 
 /*
  * Returns true if a task has left madvise(): it has exited, or it sleeps
- * interruptibly, while madvise() sleeps only for locks.
+ * interruptibly, which a task inside madvise() never does.
  */
 static bool tracked_call_ended(u32 pid)
 {
@@ -150,7 +150,7 @@ static struct tracked *tracked_new(struct mm_struct *mm)
 
 /*
  * Returns the state of @mm; allocates it, charged to the process, if there is
- * none yet. Returns NULL without memory.
+ * none yet. Returns NULL if memory is short.
  */
 static struct tracked *tracked_get(struct mm_struct *mm)
 {
@@ -190,7 +190,7 @@ static bool tracked_count_unknown(void)
 	while (tables && (t = list_first_entry_or_null(&all_unknown, struct tracked, listed))) {
 		list_move_tail(&t->listed, &later);
 		spin_unlock(&all_tracked_lock);
-		tables--;	/* a failed trylock has a cost, too */
+		tables--;	/* each process costs one, even if its lock is taken */
 		mmp_recount_new(t, &tables);
 		spin_lock(&all_tracked_lock);
 		if (t->known)
@@ -245,7 +245,7 @@ static void tracked_recount(void)
 			all = false;
 			break;
 		}
-		tables--;	/* a failed trylock has a cost, too */
+		tables--;	/* each process costs one, even if its lock is taken */
 		t->recounted_to = mmp_recount(t, t->recounted_to, &tables);
 		if (tracked_is_recounted(t)) {
 			all = false;
@@ -291,8 +291,8 @@ static void tracked_keep(struct work_struct *work)
 }
 
 /**
- * mmp_tracked_leave - mark a process as stale, as the kernel frees a range
- * lazily that is not counted
+ * mmp_tracked_leave - mark the counts of a process as stale, because the kernel
+ * frees a range lazily that is not counted
  * @mm: the address space, whose counts are invalid from now on
  *
  * Context: RCU read side.
@@ -311,8 +311,8 @@ void mmp_tracked_leave(const struct mm_struct *mm)
  * @scratch: %MMP_TRACKED_SCRATCH bytes of zeroes, in use until tracking stops;
  *	with %NULL, all answers are %MMP_ANSWER_UNKNOWN
  *
- * Context: as for &mmp_point.switched; no call is in this point. Waits for the
- * worker, but for no other task.
+ * Context: as for &mmp_point.switched; no madvise() call runs in this point.
+ * Waits for the worker, but for no other task.
  */
 void mmp_tracked_switched(bool on, void *scratch)
 {

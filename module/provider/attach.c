@@ -6,9 +6,9 @@
  * and writers of files wait for the worker with a time limit.
  *
  * Requests only set or clear a bit per point, and the worker acts on the bits
- * as it finds them. So a point that is dropped and requested again before the
- * worker gets to it keeps its hooks. If the worker is detaching them already,
- * it attaches them again afterwards.
+ * as it finds them. So if the hooks of a point are released and requested again
+ * before the worker gets to the point, they stay attached. If the worker is
+ * detaching them already, it attaches them again afterwards.
  */
 #include <linux/bitops.h>
 #include <linux/cleanup.h>
@@ -35,7 +35,7 @@ static unsigned long wanted;		/* points whose hooks are requested */
 static unsigned long called;
 /* the point that the worker attaches or detaches now; -1: none */
 static int at = -1;
-static bool busy;			/* true while a request is not done */
+static bool busy;			/* true while a request is pending or in progress */
 static int failed[MM_POLICY_POINTS];	/* errno of the last attempt */
 static unsigned long opened;		/* bitmap of orders that policies may request */
 
@@ -145,8 +145,8 @@ void mmp_provider_wait(unsigned int ms)
 }
 
 /*
- * Returns the next point to attach or detach, or -1. Wakes up writers that wait
- * for the last one.
+ * Returns the next point whose hooks the worker must attach or detach, or -1 if
+ * there is none. Wakes up writers that wait for the previous point.
  */
 static int attach_next(void)
 {
@@ -183,7 +183,8 @@ static void attach_done(enum mm_policy_point point, int err)
 		return;
 	}
 	snprintf(why, sizeof(why), err == -EBUSY ?
-		 "somebody else has one of its functions" : "ftrace gives error %d", err);
+		 "another user of ftrace has one of its functions" :
+		 "ftrace returned error %d", err);
 	watcher->lost(point, why);
 }
 
@@ -259,7 +260,7 @@ void mmp_attach_init(const struct mmp_attach *how, const struct mmp_watcher *who
 }
 
 /**
- * mmp_attach_exit - detach all hooks, and wait for it
+ * mmp_attach_exit - detach all hooks, and wait until they are detached
  *
  * Context: at unload, with no point requested; may sleep for long.
  */

@@ -140,15 +140,15 @@ static int call_unregister(struct mmp_call *call)
 }
 
 /*
- * Handles that ftrace refuses to detach a call: the functions still call the
- * entry, so the module must stay loaded.
+ * Pins the module after ftrace has refused to detach a call, because the
+ * functions still call the entry.
  */
 static void call_keep(struct mmp_call *call, int err)
 {
 	__module_get(THIS_MODULE);
 	WRITE_ONCE(call->stuck, true);
-	if (err != -EFAULT)	/* watch.c reports this errno */
-		pr_err("ftrace does not end the call from %s (error %d): the module stays\n",
+	if (err != -EFAULT)	/* -EFAULT: a call is missing, which watch.c reports */
+		pr_err("ftrace cannot detach the call from %s (error %d), so the module stays loaded\n",
 		       mmp_found_name(call->need[0]), err);
 }
 
@@ -170,7 +170,7 @@ int mmp_call_begin(struct mmp_call *call)
 
 	if (call->stuck)
 		return -EOPNOTSUPP;
-	/* ftrace leaves its own data in it */
+	/* Clears the data that ftrace has left from the last attach. */
 	call->ops = (struct ftrace_ops){ .ops_func = call_share };
 	call->wanted = false;
 	for_each_function(call, i)
@@ -266,6 +266,6 @@ void mmp_call_end(struct mmp_call *call)
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
 	if (err) {
 		call_keep(call, err);
-		synchronize_rcu_tasks();	/* wait as in the case without an error */
+		synchronize_rcu_tasks();	/* ftrace has not waited, so wait here */
 	}
 }

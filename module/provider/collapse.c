@@ -41,8 +41,10 @@ unsigned long mmp_collapse_allowed(const struct vm_area_struct *vma)
 }
 
 /*
- * Returns true if khugepaged must skip the range. MADV_COLLAPSE is not asked
- * about. The arguments are those of the hooked kernel function.
+ * Returns true if khugepaged must skip the range. The policy is not asked about
+ * MADV_COLLAPSE. The arguments are those of the hooked kernel function, which
+ * gets the address of the range as first or as third one, depending on the
+ * kernel.
  */
 bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsigned long third)
 {

@@ -35,7 +35,8 @@ static bool is_put_off(const struct compact_control *cc)
 }
 
 /*
- * Asks the policy before and after, as the hook in try_to_compact_pages() does.
+ * Asks the policy before the compaction and reports the result to it
+ * afterwards, as the hook in try_to_compact_pages() does.
  */
 static enum compact_result compact_directly(struct compact_control *cc,
 					    struct capture_control *capture)

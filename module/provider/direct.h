@@ -15,7 +15,7 @@
 #include <linux/rcupdate.h>
 #include <linux/static_call.h>
 
-#include <linux/compaction.h>	/* takes mm.h for granted */
+#include <linux/compaction.h>	/* needs mm.h to be included before */
 
 #include "../arch/site.h"
 #include "../compat.h"
@@ -60,7 +60,7 @@ enum mmp_need {
 
 /* Variants: differences between kernels that the module must follow */
 enum mmp_way {
-	/* first argument of the collapsing function is the address */
+	/* the hooked function that collapses gets the address as first argument */
 	MMP_WAY_COLLAPSE_ADDRESS_FIRST,
 	MMP_WAY_NODE_RECLAIM_COUNTS,	/* node_reclaim() returns a number of pages */
 	MMP_WAY_MADVISE_IN_ONE,		/* one structure holds all arguments of madvise() */
@@ -326,7 +326,7 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long why, unsigned long asked);
 notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf);
 vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer);
-int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);	/* same as __pte_alloc() */
+int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);	/* has the type of __pte_alloc() */
 bool mmp_wants_huge(struct vm_fault *vmf);
 vm_fault_t mmp_replace_huge(struct vm_fault *vmf);
 notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf);

@@ -38,9 +38,9 @@ DEFINE_STATIC_CALL_NULL(mmp_pte_alloc, mmp_alloc_table);
 DEFINE_STATIC_CALL_NULL(mmp_anon_prepare, mmp_replace_huge);
 
 /*
- * Returns true if a policy or shadow policy decides for this task. If not, this
- * CPU caches that until bindings, arms of the experiment or settings change,
- * and the task's next faults return early.
+ * Returns true if this task has a policy or a shadow policy, or if faults are
+ * timed. If not, this CPU caches that until bindings, arms of the experiment or
+ * settings change, and the task's next faults return early.
  */
 static bool decides(const struct mm_struct *mm)
 {
@@ -158,9 +158,9 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 	rcu_lock_acquire(&rcu_lock_map);
 	__this_cpu_write(mmp_ahead, 0);
 	if (mmp_is_asked(MM_POLICY_ANON_ORDER)) {
-		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no table */
+		if (unlikely(!(vmf->flags & FAULT_FLAG_ORIG_PTE_VALID)) &&	/* no page table */
 		    !mmp_pmd_size_asked(vmf->vma))
-			/* policies expect a PMD question first */
+			/* policies expect to be asked for PMD size first */
 			mmp_anon_orders(vmf, MM_POLICY_PMD);
 		answer = mmp_anon_orders(vmf, MM_POLICY_PTE);
 	}
@@ -176,7 +176,7 @@ notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf)
 
 /*
  * Marks a fault as a swap-in when do_swap_page() begins. The policy is asked
- * only if the kernel asks for sizes there.
+ * later, and only if do_swap_page() asks for sizes.
  */
 notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
 {
@@ -373,7 +373,7 @@ static noinline void fault_prepare(struct vm_fault *vmf, unsigned long answer)
 	question_note(vmf, answer & ~MMP_TOLD);
 }
 
-/* Returns true if fault_prepare() has something to do. */
+/* Returns true if the fault must first allocate a page table or an anon_vma, which may sleep. */
 static __always_inline bool needs_to_prepare(const struct vm_fault *vmf)
 {
 	const struct vm_area_struct *vma = vmf->vma;

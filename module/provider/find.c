@@ -56,7 +56,7 @@ static struct {
 
 int mmp_offset[MMP_NEEDS] __read_mostly;
 
-static u32 ways;	/* bitmap of the variants of this kernel */
+static u32 ways;	/* bitmap of enum mmp_way: variants of this kernel */
 
 #define for_each_one(one, need)						\
 	for ((one) = (need)->one;					\
@@ -94,8 +94,9 @@ static bool take(enum mmp_need id, const struct one *one)
 }
 
 /*
- * Writes why a need is not met. A function with another prototype than expected
- * is a better reason than a missing one, so it is reported first.
+ * Writes to @reason why a need is not met. If a function exists with another
+ * prototype than expected, this is a better reason than a missing function, so
+ * it is reported first.
  */
 static void say_why(const struct need *need, struct seq_buf *reason)
 {
@@ -112,7 +113,7 @@ static void say_why(const struct need *need, struct seq_buf *reason)
 		if (strcmp(text, one->type))
 			seq_buf_printf(reason, "%s has become %s", one->name, text);
 		else
-			seq_buf_printf(reason, "%s is not to be found", one->name);
+			seq_buf_printf(reason, "the symbol %s is missing or not unique", one->name);
 		return;
 	}
 	if (need->kind == MEMBER)
@@ -179,7 +180,7 @@ void *mmp_found(enum mmp_need need)
 	return found[need].at;
 }
 
-/* Returns the name of the function that meets a need, as several may. */
+/* Returns the name of the kernel function that meets a need; it differs between kernels. */
 const char *mmp_found_name(enum mmp_need need)
 {
 	return found[need].name;

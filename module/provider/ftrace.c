@@ -26,12 +26,17 @@ const char *const mmp_provider = "ftrace";
 #endif
 
 /*
- * How the hooks of a point are attached. @check: tests conditions beyond
- * needs.h. @found: called once all needs are met. @call: calls of the point;
- * attached in this order, and detached in this order too, except that the
- * second goes first if @known is set. Callbacks in between: @first after the
- * first call was attached, @begun after the last one; @known after the second
- * call was detached, @ended after the first one.
+ * How to attach and detach the hooks of a point:
+ *
+ * @check: tests conditions beyond needs.h
+ * @found: called once all needs are met
+ * @call: calls of the point, in the order in which they are attached. They are
+ *	detached in this order, too, except that the second one is detached
+ *	before the first if @known is set.
+ * @first: called after the first call was attached
+ * @begun: called after the last call was attached
+ * @known: called after the second call was detached
+ * @ended: called after the first call was detached
  */
 static const struct {
 	int (*check)(char *reason, size_t size);
@@ -97,7 +102,7 @@ const char *mmp_provider_lacks(enum mm_policy_point point)
 	if (*lacks[point])
 		return lacks[point];
 	if (is_stuck(point))
-		return "ftrace could not end the last use of it: see the kernel's log";
+		return "ftrace could not detach the hooks of this point: see the kernel's log";
 	return mmp_watch_ftrace();
 }
 
@@ -166,7 +171,7 @@ static void end_call(struct mmp_call *call, void (*then)(void))
 		then();
 }
 
-/* Detaches all calls of a point. Each call takes a grace period. */
+/* Detaches all calls of a point, and waits for a grace period for each call. */
 static void end_calls(enum mm_policy_point point)
 {
 	struct mmp_call *const *call = ways[point].call;
@@ -245,7 +250,7 @@ void mm_policy_unregister(const struct mm_policy_ops *ops)
 	mmp_watch_exit();
 	mmp_attach_exit();	/* the last check may have queued another attempt */
 	if (retry_calls()) {
-		pr_emerg("the module cannot be unloaded until a reboot\n");
+		pr_emerg("ftrace still calls the module, so it cannot be unloaded before a reboot\n");
 		for (;;)
 			schedule_timeout_idle(MAX_SCHEDULE_TIMEOUT);
 	}

@@ -26,8 +26,8 @@ static const char *btf_name(u32 offset)
 }
 
 /*
- * Returns the next type; NULL if the kind of this one is unknown, so its size
- * is too.
+ * Returns the type after @type; NULL if the kind of @type is unknown, because
+ * its size is unknown then.
  */
 static const struct btf_type *btf_next(const struct btf_type *type)
 {
@@ -83,7 +83,7 @@ const char *mmp_prototypes_init(void)
 	types = kvcalloc(btf->type_len / sizeof(**types) + 1, sizeof(*types), GFP_KERNEL);
 	if (!types)
 		return "no memory for the types of the kernel's BTF";
-	return btf_number_types() ? NULL : "the kernel's BTF has a kind of type that is not known";
+	return btf_number_types() ? NULL : "the kernel's BTF has a type of unknown kind";
 }
 
 /* Frees the table of types. mmp_prototype() must not be called afterwards. */

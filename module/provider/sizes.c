@@ -23,16 +23,16 @@
 #include "direct.h"
 
 #define SIZES	THP_ORDERS_ALL_ANON
-#define KEPT	32	/* the first bit that stands for no order */
+#define KEPT	32	/* bit of order 0 in the upper bits, which stand for no order */
 
 enum { ALWAYS, MADVISE, INHERIT, MODES };
 
 static unsigned long *enabled[MODES];	/* the kernel's variables: bitmaps of orders */
 static spinlock_t *enabled_lock;	/* the kernel's lock of the variables */
-static unsigned long *global;		/* transparent_hugepage_flags */
+static unsigned long *global;		/* the kernel's transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 
-/* The following is changed under enabled_lock. */
+/* The following variables are changed under enabled_lock. */
 /* values of the kernel's variables when they last equalled the kept settings */
 static unsigned long copied[MODES];
 static unsigned long opened;		/* bitmap of the orders enabled for policies */
@@ -352,8 +352,8 @@ void mmp_sizes_closed(void)
 }
 
 /**
- * mmp_sizes_follow - take over writes to files that began before the files
- * called the module
+ * mmp_sizes_follow - adopt settings from writes to the sysfs files that began
+ * before these files called the module
  *
  * Context: when every task calls the module, and then periodically; takes a
  * spinlock.

@@ -9,8 +9,8 @@
 #include "direct.h"
 
 /*
- * The kernel does not export this function. Called by a static call, as
- * indirect branch tracking forbids an indirect one.
+ * The kernel does not export this function. The module calls it by a static
+ * call, because indirect branch tracking forbids an indirect call.
  */
 DEFINE_STATIC_CALL_NULL(mmp_each_symbol, kallsyms_on_each_match_symbol);
 

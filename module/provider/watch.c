@@ -66,7 +66,7 @@ static const char *what_is_wrong(const struct mmp_call *call)
 	if (!READ_ONCE(call->on))
 		return NULL;
 	if (!why && mmp_call_missing(call))
-		why = "a function does not call the module any more, which stays until it does";
+		why = "a function no longer calls the module, which stays loaded until it does";
 	if (!why && READ_ONCE(call->wanted))
 		why = "a livepatch wants one of its functions";
 	return why;
@@ -99,7 +99,7 @@ static bool watch_retry(enum mm_policy_point point)
 	struct mmp_call *const *call;
 
 	if (ftrace_disabled && READ_ONCE(*ftrace_disabled))
-		return false;	/* it stays disabled until a reboot */
+		return false;	/* ftrace stays disabled until a reboot */
 	for (call = calls_of(point); *call; call++)
 		if (READ_ONCE((*call)->stuck))
 			return true;

@@ -8,7 +8,7 @@
 
 #include "arm.h"
 
-#define MAX_PROBES	32	/* slots tried in the set of units */
+#define MAX_PROBES	32	/* most slots of the set of units that are tried for one unit */
 
 struct mmp_experiment __rcu *mmp_running;
 
@@ -30,8 +30,8 @@ static u64 arm_hash_of(const struct mmp_experiment *e, const struct task_struct 
 }
 
 /*
- * Adds a unit to the set of units unless it is there. Usually the first read
- * finds it.
+ * Adds a unit to the set of units unless the set has it already. Usually the
+ * first slot read shows that.
  */
 static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 {

@@ -37,15 +37,15 @@ struct mmp_units {
 
 /**
  * struct mmp_experiment - the running experiment, published as a whole
- * @rcu: frees it after the last reader
+ * @rcu: frees the structure after its last reader
  * @arm: profiles of the arms, or %NULL
  * @seed: seed of the assignment
  * @cgroup: only processes in or below this cgroup take part; 0 for all
  * @level: level of @cgroup in the hierarchy
  * @percent: percentage of units in the arm "treatment"
  * @by_cgroup: units are cgroups, not processes
- * @time_faults: are the times of faults counted?
- * @units: units seen
+ * @time_faults: true if the times of faults are counted
+ * @units: units that had a fault during the experiment
  */
 struct mmp_experiment {
 	struct rcu_head rcu;

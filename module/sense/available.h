@@ -58,7 +58,7 @@ DECLARE_PER_CPU(struct mmp_spare, mmp_spare);
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages);
 
-/* Identifies a process and memory policy, for comparison only. */
+/* Returns a key of the process and the NUMA memory policy of @vma, for comparison only. */
 static inline unsigned long mmp_looked_whom(const struct vm_area_struct *vma)
 {
 	return (unsigned long)vma->vm_mm ^ (unsigned long)mmp_vma_policy(vma);

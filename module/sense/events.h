@@ -10,7 +10,7 @@ struct tracepoint;
  * @name: name of the tracepoint; %NULL ends an array
  * @probe: function of the tracepoint's type; its first argument is not used
  * @tp: the tracepoint, once found
- * @on: is @probe attached?
+ * @on: true while @probe is attached
  */
 struct mmp_event {
 	const char *name;

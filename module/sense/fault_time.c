@@ -48,7 +48,10 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 {
 	const struct mmp_stamp *mine = mmp_stamp_mine(&faults);
 
-	/* In an empty PMD the policy is asked twice, for PMD size first. */
+	/*
+	 * In an empty PMD the policy is asked twice, for PMD size first. The
+	 * first call has stored the start time.
+	 */
 	if (mine && mine->what == vmf->address)
 		return;
 	/*

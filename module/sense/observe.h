@@ -17,8 +17,8 @@ DECLARE_STATIC_KEY_FALSE(mmp_measuring);
  */
 DECLARE_STATIC_KEY_FALSE(mmp_watched);
 /*
- * On while all decisions take the slow path. Counts debugfs "measure" and
- * enabled tracepoints.
+ * On while all decisions take the slow path. Its count is the number of enabled
+ * tracepoints, and one more while debugfs "measure" is 1.
  */
 DECLARE_STATIC_KEY_FALSE(mmp_looked_at);
 void mmp_look_at(bool on);

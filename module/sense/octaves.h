@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A histogram of times: eight buckets of equal width per octave, so a time is known to within
- * 1/8.
+ * A histogram of times: eight buckets of equal width per octave (factor of 2), so a time is known
+ * to within 1/8.
  */
 #ifndef MMPOLICY_OCTAVES_H
 #define MMPOLICY_OCTAVES_H
@@ -11,7 +11,7 @@
 #include <linux/minmax.h>
 
 #define MMP_FIRST_OCTAVE	7	/* log2 of ns; its first bucket also counts shorter times */
-#define MMP_LAST_OCTAVE		31	/* its last bucket also counts longer times */
+#define MMP_LAST_OCTAVE		31	/* log2 of ns; its last bucket also counts longer times */
 #define MMP_OCTAVE_BITS		3	/* log2 of the buckets per octave */
 #define MMP_OCTAVE		BIT(MMP_OCTAVE_BITS)
 #define MMP_BUCKETS		((MMP_LAST_OCTAVE - MMP_FIRST_OCTAVE + 1) * MMP_OCTAVE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Reads the PMD entry of an address, without a fault at that address. */
+/* Reads the PMD entry of any address of a process, also outside of a page fault. */
 #ifndef MMPOLICY_PMD_H
 #define MMPOLICY_PMD_H
 
@@ -10,8 +10,8 @@
  * mmp_pmd_at - read the PMD entry of an address
  * @mm: its address space
  * @addr: the address
- * @end: limit; set to the end of the range of the entry, or of an empty entry at a higher
- *	level, if that comes first
+ * @end: end of the caller's range; lowered to the end of the range that the entry covers, or
+ *	that an empty entry at a higher level covers
  *
  * Context: under a lock that keeps the VMA of @addr; RCU read side, as some kernels free empty
  *	page tables.

@@ -16,7 +16,7 @@ struct dentry;
 
 /**
  * struct mmp_settings - settings of a profile, published as a whole
- * @rcu: frees it after the last reader
+ * @rcu: frees the structure after its last reader
  * @active: the policy of each point
  * @shadow: the shadow policy of each point, which is asked but not obeyed
  * @values: values of all knobs, by slot
@@ -42,8 +42,8 @@ struct mmp_stats {
 /**
  * struct mmp_profile - a named set of policies and knob values
  * @name: name in sysfs and debugfs
- * @node: in the list of all profiles; once deleted, in the list of profiles to
- *	free
+ * @node: link in the list of all profiles; once the profile is deleted, in the
+ *	list of profiles to free
  * @users: number of bindings and of arms of the experiment that use it
  * @gone: refuses writes: some of its files are still missing, or it is deleted;
  *	under mmp_lock

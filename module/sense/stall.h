@@ -24,11 +24,11 @@
 	"stall_ns_log2_30", "stall_ns_log2_31"
 
 /**
- * mmp_count_stall - count a time
+ * mmp_count_stall - count the time that a task has stalled
  * @profile: profile of the task
  * @point: point of the counters
  * @first: index of the first of MMP_STALL_COUNTERS()
- * @ns: the time
+ * @ns: the time in ns
  */
 static inline void mmp_count_stall(const struct mmp_profile *profile,
 				   const struct mmp_point *point,

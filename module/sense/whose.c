@@ -169,7 +169,7 @@ struct mmp_profile *mmp_profile_look(const struct mm_struct *mm)
  * mmp_whose_outdate - invalidate the cached profiles of tasks on all CPUs
  * @cgroups: true to invalidate the cached profiles of cgroups, too
  *
- * Context: under mmp_bindings_lock, after a change.
+ * Context: under mmp_bindings_lock, after a change of the bindings.
  */
 void mmp_whose_outdate(bool cgroups)
 {

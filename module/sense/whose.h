@@ -110,8 +110,8 @@ static inline struct mmp_profile *mmp_profile_of(const struct mm_struct *mm)
 
 /**
  * struct mmp_binding - binds a cgroup or a process to a profile
- * @node: in the table
- * @rcu: frees it after the last reader
+ * @node: link in the hash table mmp_bindings
+ * @rcu: frees the structure after its last reader
  * @id: id of the cgroup, or the address of @pid
  * @pid: the process; %NULL for a cgroup
  * @profile: the profile

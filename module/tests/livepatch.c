@@ -34,7 +34,7 @@ DEFINE_STATIC_CALL(livepatch_rest, nothing);
 static __naked notrace void livepatch_same(void)
 {
 	asm volatile(ANNOTATE_NOENDBR
-		     "	testl	%esp, %esp; je	1f\n"	/* never: the compiler adds an epilogue */
+		     "	testl	%esp, %esp; je	1f\n"	/* never taken: hides the epilogue */
 		     "	jmp	" STATIC_CALL_TRAMP_STR(livepatch_rest) "\n"
 		     "1:\n");
 }

@@ -112,7 +112,10 @@ static int __init meddle_btf(void)
 	return 0;
 }
 
-/* Finds the ftrace call of a function by a kprobe. */
+/*
+ * Applies the change that the parameters select. It finds the ftrace call of a
+ * function by a kprobe.
+ */
 static int __init meddle_init(void)
 {
 	void *found = meddle_find("ftrace_kill");

@@ -41,7 +41,7 @@ MODULE_PARM_DESC(rounds, "bursts to take and give back");
 
 static unsigned int single;
 module_param(single, uint, 0644);
-MODULE_PARM_DESC(single, "1: from alloc_pages(), without a pool");
+MODULE_PARM_DESC(single, "1: take the pages from alloc_pages(), without a pool");
 
 static int left = 40;
 module_param(left, int, 0644);
@@ -56,8 +56,8 @@ MODULE_PARM_DESC(left, "starved: pages above the low watermark of the zone, up t
  * @hog: pages allocated to starve the zones
  * @pages: pages that the bursts got
  * @failed: pages that the bursts did not get
- * @ticks: ticks of allocating them
- * @all_ticks: ticks of allocating and freeing them
+ * @ticks: ticks of get_cycles() spent in allocating @pages
+ * @all_ticks: ticks of get_cycles() spent in allocating and freeing @pages
  */
 struct run {
 	struct page_pool *pool;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * For tests alone: two threads increment one counter without a lock until the module is
- * unloaded. KCSAN must report them.
+ * unloaded. KCSAN must report this data race.
  */
 #include <linux/kthread.h>
 #include <linux/module.h>

@@ -12,7 +12,7 @@
 
 static unsigned int ms = 1000;
 module_param(ms, uint, 0444);
-MODULE_PARM_DESC(ms, "for how long");
+MODULE_PARM_DESC(ms, "how long attaching the probe takes, in ms");
 
 MMP_DECLARE_TRACE(mmpolicy_slow, TP_PROTO(int unused), TP_ARGS(unused));
 
@@ -47,5 +47,5 @@ static void __exit slow_listener_exit(void)
 }
 module_exit(slow_listener_exit);
 
-MODULE_DESCRIPTION("Keeps those waiting who listen to tracepoints, for tests");
+MODULE_DESCRIPTION("Attaches a probe slowly, so that other users of tracepoints wait, for tests");
 MODULE_LICENSE("GPL");

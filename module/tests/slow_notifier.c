@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For tests alone: the process that loads it sleeps in its first MADV_DONTNEED of at least 1
- * MiB, like a process whose memory a device or a guest must release first.
+ * For tests alone: the process that loads this module sleeps in its next MADV_DONTNEED of at
+ * least 1 MiB, like a process whose memory a device or a guest must release first.
  */
 #include <linux/delay.h>
 #include <linux/mmu_notifier.h>
@@ -11,7 +11,7 @@
 
 static unsigned int ms = 1000;
 module_param(ms, uint, 0444);
-MODULE_PARM_DESC(ms, "for how long");
+MODULE_PARM_DESC(ms, "how long the notifier sleeps, in ms");
 
 static int notifier_begin(struct mmu_notifier *notifier,
 			  const struct mmu_notifier_range *range)

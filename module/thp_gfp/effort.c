@@ -118,7 +118,7 @@ static struct mmp_event events[] = {
  * mmp_effort_watch - attach or detach the probes that count and time direct
  * compaction and reclaim
  * @point: the point with the counters, or %NULL to detach
- * @first: index of the first of MMP_EFFORT_COUNTERS() there
+ * @first: index of the first of MMP_EFFORT_COUNTERS() in @point
  *
  * Context: as for &mmp_point.switched.
  */
@@ -139,11 +139,12 @@ void mmp_effort_watch(const struct mmp_point *point, unsigned int first)
 	counted_at = point;
 	first_counter = first;
 	/*
-	 * Clears start times left by probes that ran after the point was
+	 * Clears start times that probes have stored after the point was
 	 * switched off.
 	 */
 	memset(&mmp_effort_stamps, 0, sizeof(mmp_effort_stamps));
 	err = mmp_listen(events);
 	if (err)
-		pr_warn("thp_gfp: efforts and stalls are not counted, error %d\n", err);
+		pr_warn("thp_gfp: cannot attach to tracepoints (error %d), efforts and stalls are not counted\n",
+			err);
 }

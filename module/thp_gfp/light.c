@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* thp_gfp/light: takes a free block, without direct compaction or reclaim. */
+/*
+ * thp_gfp/light: allocates a large folio only from memory that is already free,
+ * without direct compaction or reclaim.
+ */
 #include <linux/gfp.h>
 
 #include "../mmpolicy.h"

@@ -28,6 +28,7 @@ from .test_ab_report import usual as complete
 
 FAULTS = Metric.parse("vmstat.pgfault/s lower")
 LEVEL = Metric.parse("vmstat.nr_mapped lower")
+DESIGN = "the header has no valid design, block length, seed or margin"
 
 
 def recorded(lines: Any) -> Recording:
@@ -74,14 +75,14 @@ def run_of(*blocks: dict[str, Any], **header: Any) -> Recording:
         ({"metrics": []}, "the header has no valid metrics"),
         ({"metrics": [1]}, "the header has no valid metrics"),
         ({"guards": [1]}, "the header has no valid metrics"),
-        ({"design": "other"}, "the header has no valid design"),
-        ({"washout_s": 3}, "the header has no valid design"),
-        ({"washout_s": -1}, "the header has no valid design"),
-        ({"seed": -1}, "the header has no valid design"),
-        ({"margin": 100}, "the header has no valid design"),
-        ({"margin": -1}, "the header has no valid design"),
-        ({"interval_s": 0}, "the header has no valid design"),
-        ({"interval_s": 2.9e-6}, "the header has no valid design"),
+        ({"design": "other"}, DESIGN),
+        ({"washout_s": 3}, DESIGN),
+        ({"washout_s": -1}, DESIGN),
+        ({"seed": -1}, DESIGN),
+        ({"margin": 100}, DESIGN),
+        ({"margin": -1}, DESIGN),
+        ({"interval_s": 0}, DESIGN),
+        ({"interval_s": 2.9e-6}, DESIGN),
     ],
 )
 def test_headers_that_are_refused(change: dict[str, Any], said: str) -> None:

@@ -104,7 +104,7 @@ def test_the_kernels_own_sizes(run: Run, host: FakeTree, clock: Clock) -> None:
         "web: 2000 page faults a second, for which larger folios save at most 20 % of a CPU "
         "(by the cost of single pages, measured now;"
     )
-    assert line.startswith(start) and "; the kernel's own folio sizes can do this" in line
+    assert line.startswith(start) and "; the kernel's own folio sizes can save it" in line
     paths = [f"{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)]
     assert f"do: {' && '.join(f'echo always >{path}' for path in paths)};" in line
     assert "0 to 5 % more memory, gcc 15 %" in line

@@ -60,7 +60,7 @@ def test_it_does_not_wait_for_ever(run: Run, slow: FakeTree, clock: Clock, state
 
 def test_an_error_that_comes_later(run: Run, slow: FakeTree) -> None:
     """If the kernel refuses after the write, `status` says so too."""
-    reason = "anon_order: somebody else has one of its functions"
+    reason = "anon_order: another user of ftrace has one of its functions"
     slow.put(f"{CONTROL}/point_error", reason)
     assert (
         run("set", "anon_order", "fixed").err

@@ -526,7 +526,7 @@ def test_without_pressure_files(run: Run, tree: FakeTree, advice: FakeAdvice) ->
     tree.remove("/proc/pressure")
     notes = run("collapse", "--pid", "20", "--json").json["notes"]
     assert notes == [
-        ("note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this")
+        ("note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run")
     ]
 
 

@@ -302,7 +302,7 @@ def test_a_change_in_words() -> None:
     ]  # fmt: skip
     assert (
         replace(made, open=True, note="x").told()[0]
-        == "this change was interrupted; it was to make:"
+        == "this change was interrupted; it should have made:"
     )
     assert journal._from_json(made.to_json()) == made
     assert telling_keys(FULL, FULL | {KNOB: "9"}) == [KNOB]

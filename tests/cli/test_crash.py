@@ -184,7 +184,7 @@ def test_sigkill_at_each_write(
             assert f"'{change[0]}" in (told := run(*words).out)
             assert "was interrupted, so a part of it may be in force" in told
             assert "mmpolicy revert undoes that part" in told
-        assert "this change was interrupted; it was to make:" in run("log").out
+        assert "this change was interrupted; it should have made:" in run("log").out
         result = run("revert")
         assert (result.code, "was interrupted" in result.err) == (0, True), result.err
         assert whole(host) == before, nth

@@ -214,11 +214,11 @@ WITHOUT = "see the failed checks above; mmpolicy thp, map and ab run work withou
         (False, no_symbol, 3, ["boot a kernel of docs/kernels.md"]),
         (False, only_ftrace, 3, [LOAD]),
         (False, no_file, 3, ["install the module for this kernel", WITHOUT]),
-        (False, of_another_kernel, 3, ["dkms autoinstall builds it", WITHOUT]),
+        (False, of_another_kernel, 3, ["build the module for this kernel, by dkms", WITHOUT]),
         (False, unsigned, 3, ["mokutil --import the certificate of the signer", LOAD]),
         (True, denied, 4, ["run the command as root"]),
         (True, used, 0, []),
-        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset acknowledges it"]),
+        (True, lambda t, _: t.expire(), 3, ["mmpolicy reset acknowledges the expired lease"]),
     ],
     ids=[
         "nothing",

@@ -213,7 +213,7 @@ def test_1_memory_that_has_to_stay(
         "programs that ask for 2 MB folios get them",
     )
     assert found["what"].endswith(
-        "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay"
+        "; these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), so trim frees none"
     )
 
 
@@ -257,9 +257,7 @@ def test_4_huge_pages_that_are_cleared_again_and_again(
     assert (found["who"], found["cpu_percent"], found["commands"]) == ("web", 83, [])
     assert "83 % of a CPU in the kernel, at 55 page faults a second: 55 huge pages" in found["what"]
     assert "cleared, which takes 0.71 % of a CPU" in found["what"]
-    assert found["next_step"].startswith(
-        "let its allocator keep memory that it frees; for that of glibc"
-    )
+    assert found["next_step"].startswith("let its allocator keep memory that it frees; for glibc")
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/11/maps", f"{host.read('/proc/11/maps')}\n{line}")
     works(host, clock, 11, 55, 0.83)
@@ -302,7 +300,7 @@ def test_6_a_program_that_forbids_large_folios(run: Run, host: FakeTree, clock: 
     (found,) = recommended(run, clock)
     assert found["commands"] == []
     assert "`disable-thp yes`, the default of redis" in found["what"]
-    assert found["next_step"].startswith(f"echo madvise >{THP}/enabled, or `disable-thp no`")
+    assert found["next_step"].startswith(f"echo madvise >{THP}/enabled, or set `disable-thp no`")
 
 
 def test_7_nothing(run: Run, host: FakeTree, clock: Clock) -> None:
@@ -343,7 +341,7 @@ def test_memory_that_was_written(run: Run, host: FakeTree, clock: Clock) -> None
     line = "7f0000000000-7f0000001000 r-xp 00000000 08:01 99 /usr/lib/libjemalloc.so.2"
     host.put("/proc/10/maps", f"{host.read('/proc/10/maps')}\n{line}")
     (found,) = recommended(run, clock)
-    assert f"{how}if that frees little, restart it" in found["next_step"]
+    assert f"{how}if that frees little, restart redis: active" in found["next_step"]
     host.put("/proc/10/comm", "other")
     host.put("/proc/10/maps", host.read("/proc/10/maps").replace("jemalloc", "other"))
     assert recommended(run, clock) == []

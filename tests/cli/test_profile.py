@@ -31,7 +31,7 @@ def test_create(run: Run, tree: FakeTree) -> None:
     assert (again.code, "the profile 'web' exists already" in again.err) == (1, True)
     bad = run("profile", "create", "Web!")
     assert (bad.code, "not a valid name of a profile" in bad.err) == (5, True)
-    assert "next: use at most 31 of a-z, 0-9, _ and -" in bad.err
+    assert "next: use at most 31 characters of a-z, 0-9, _ and -" in bad.err
 
 
 def test_create_from_default_writes_what_was_set(run: Run, tree: FakeTree) -> None:

@@ -110,9 +110,9 @@ def test_advice_is_told_of_a_policy_that_leaves_it_alone(run: Run, host: FakeTre
     advised(host)
     with_policy(run)
     (line,) = run("bind", "--cgroup", SERVICE, "web").err.splitlines()
-    assert "as the program asks for huge pages there (MADV_HUGEPAGE)" in line
+    assert "as the program asks for huge pages for this memory (MADV_HUGEPAGE)" in line
     assert line.endswith(
-        "set override_madvise=1 of anon_order, so that the policy decides there too"
+        "set override_madvise=1 of anon_order, so that the policy decides in spite of madvise()"
     )
 
 

@@ -260,7 +260,7 @@ def test_without_pressure_files(run: Run, host: FakeTree) -> None:
     host.remove("/proc/pressure")
     notes = run("trim", "--pid", "10", "--json").json["notes"]
     assert notes == [
-        ("note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this")
+        ("note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run")
     ]
 
 
@@ -269,7 +269,7 @@ def test_khugepaged_is_told_of(run: Run, host: FakeTree) -> None:
     assert "khugepaged" not in run("trim", "--pid", "10", "--dry-run").out
     host.put(f"{THP}/enabled", "[always] madvise never")
     note = run("trim", "--pid", "10").out.splitlines()[-1]
-    assert note.startswith("note: khugepaged may fill it again")
+    assert note.startswith("note: khugepaged may fill this memory again")
 
 
 def lockdown(tree: FakeTree) -> None:

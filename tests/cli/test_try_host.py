@@ -298,8 +298,8 @@ def test_killed_while_it_keeps(
     trial = read_trials(tree)[-1]
     assert (trial.phase, trial.exit, standing(tree, trial)) == (BACK, 1, BACK)
     assert run("try", "--report").out.endswith(
-        "decision   not kept: the trial was killed while it set the sizes; they are "
-        "restored\nnow        back\n"
+        "decision   not kept: the trial was killed while it set the sizes; the former "
+        "sizes are restored\nnow        back\n"
     )
     assert run().code == 0
 
@@ -338,7 +338,7 @@ def test_sizes_that_are_kept_in_part(
     kept = read_trials(tree)[-1]
     assert standing(tree, kept) == CHANGED
     for result in run("verify"), run():
-        assert (result.code, "no longer all in force" in result.out + result.err) == (6, True)
+        assert (result.code, "keeps are no longer in force" in result.out + result.err) == (6, True)
         assert f"rm {BOOT_FILE}" in " ".join((result.out + result.err).split())
     kept.keep(tree, phase=KEEPING)
     assert standing(tree, read_trials(tree)[-1]) == HALF_KEPT

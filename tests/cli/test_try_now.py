@@ -150,4 +150,4 @@ def test_its_own_pressure_ends_it(
 
 def test_waiting_for_compaction_is_no_lack_of_memory() -> None:
     assert short_of_memory(9.9, 0) == short_of_memory(50, 5) == ""
-    assert short_of_memory(50, 0).startswith("its tasks wait for memory 50 % of the time")
+    assert short_of_memory(50, 0).startswith("the service waits for memory 50 % of the time")

@@ -130,8 +130,8 @@ def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: Fa
     first, decision, repeat, undo = status.out.splitlines()
     assert (status.code, first.startswith("done once: trim on")) == (0, True)
     assert decision.endswith("; it lasts until the next start of the service")
-    again = "it is not repeated after that start: mmpolicy trim --unit redis.service"
-    assert repeat == f"repeat     {again} --include-madvised does it once more"
+    again = "the next start does not repeat the work: mmpolicy trim --unit redis.service"
+    assert repeat == f"repeat     {again} --include-madvised repeats it once"
     assert undo == "undo       restart the service; no setting has changed"
     assert run("try", "--report").code == 0
     assert not host.exists(MANIFEST)
@@ -202,7 +202,7 @@ def test_what_repeats_it() -> None:
     ):
         wish = OnceWish(candidate, REDIS, "redis.service", None, None, None, None)
         text = repeated(wish, options)
-        assert text.startswith(f"mmpolicy {candidate} --unit redis.service{own} does it once more")
+        assert text.startswith(f"mmpolicy {candidate} --unit redis.service{own} repeats it once")
         assert ("--unit redis.service --candidate maintain" in text) == also
 
 
@@ -369,7 +369,7 @@ def test_a_switchback_has_pairs(run: Run, host: FakeTree, clock: Service) -> Non
     """A trial of a verb that works once refuses --pairs and --lease."""
     for option in ("--pairs", "3"), ("--lease", "1m"):
         refused = run(*TRIED, "--candidate", "trim", *option, "--dry-run")
-        assert (refused.code, "trim has none" in refused.err) == (2, True)
+        assert (refused.code, "not for trim: --block" in refused.err) == (2, True)
 
 
 def test_without_systemd_it_runs_here(run: Run, host: FakeTree, clock: Service) -> None:
@@ -407,7 +407,7 @@ def test_what_ends_it(tried: Callable[..., Result], run: Run, host: FakeTree,
     assert all(path != SPLIT for path, _ in host.writes)
     last(host).keep(host, phase=RUNNING)
     assert standing(host, last(host)) == CUT_OFF
-    assert "but memory may have, if the verb ran: try again" in run("try", "--status").out
+    assert "but its verb may have changed memory: try again" in run("try", "--status").out
 
 
 @pytest.mark.parametrize(

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tests in guests: by effect, on the kernels that ./dev kernel builds."""
+"""Tests in virtual machines (guests), on the kernels that ./dev kernel builds: they check
+effects.
+"""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """bench_kills.py SEED TIMES: kill benches at random moments, and sometimes their watchdogs too.
 
-Each bench has an arm of knobs and, if the module is loaded, an arm of a policy. Afterwards the
-knobs must have their old values: the watchdog restores them or, if a second kill has ended the
-watchdog, `mmpolicy ab restore`. Standard output is a JSON object: how often each happened, and the
-faults found.
+Each bench has an arm of knobs and, if the module is loaded, an arm of a policy. After each kill the
+knobs must get their old values back: by the watchdog, or if the watchdog was killed too, by
+`mmpolicy ab restore`. Standard output is a JSON object: how often each of the two happened, and the
+faults that were found.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ PROGRAM = ["--", "sleep", "0.05"]
 
 
 def bench(rounds: int) -> tuple[int, str]:
-    """Run a bench to its end."""
+    """Run a bench to its end; return its exit code and its output."""
     return run("bench", "--runs", str(rounds), *WORDS, *PROGRAM)
 
 
 def state() -> State:
-    """The state of the module, empty if it is not loaded."""
+    """Return the state of the module; {} if the module is not loaded."""
     return read_state(TREE) if TREE.is_dir(CONTROL) else {}
 
 
 def begin() -> int:
-    """Start a bench in a session of its own."""
+    """Start a bench in a session and process of its own; return its pid."""
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -59,7 +59,10 @@ def begin() -> int:
 
 
 def kill(moments: dict[str, float]) -> None:
-    """Kill a bench, and perhaps its children, each at its moment after the start."""
+    """Start a bench, and kill it and perhaps its children, each at its moment.
+
+    moments: seconds after the start, for "bench" and, if they are killed, "children".
+    """
     start, pid = time.monotonic(), begin()
     known: set[int] = set()
     for who, moment in sorted(moments.items(), key=lambda each: each[1]):
@@ -73,8 +76,8 @@ def kill(moments: dict[str, float]) -> None:
 
 
 def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """Return what is wrong: the knobs must have their old values within the lease of
-    the watchdog.
+    """Return what is wrong after a kill; [] if nothing is. The knobs must have their old values
+    again within 60 s, if needed by `ab restore`.
     """
     end = time.monotonic() + 60
     while time.monotonic() < end:
@@ -91,8 +94,8 @@ def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
 
 
 def main(seed: int, times: int) -> dict[str, object]:
-    """Kill TIMES benches; if a bench ends by itself, it also removes policies left by
-    earlier ones.
+    """Kill `times` benches. The last one runs to its end, and must remove the policies that the
+    killed ones have left.
     """
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     knobs, before = read_knobs(TREE), state()

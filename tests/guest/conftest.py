@@ -24,7 +24,7 @@ __all__ = ["Machines"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Document the markers."""
+    """Register the markers of the tests, with their meaning."""
     config.addinivalue_line(
         "markers", "flavor(name, ...): kernels that a test needs; without it, the patched one"
     )
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def compile_command() -> None:
-    """Compile all modules that the command imports, once here instead of slowly in each guest."""
+    """Compile all Python modules that the command imports: once here, as each guest is slow."""
     names = "pkgutil.walk_packages(mmpolicy.__path__, 'mmpolicy.')"
     imports = f"import importlib, pkgutil, mmpolicy\nfor module in {names}:"
     imports += "\n    module.name.endswith('__main__') or importlib.import_module(module.name)"
@@ -52,13 +52,13 @@ STOCK = frozenset(debian_flavors())
 DURATIONS = cache_dir() / "durations-guest.json"
 
 
-ARM64 = "-arm64"  # ends the names of its kernels
+ARM64 = "-arm64"  # suffix of the names of kernels for arm64
 
 
 def kernels_of(item: pytest.Item) -> set[str]:
-    """The kernels that a test needs.
+    """Return the names of the kernels that a test needs.
 
-    On a kernel of arm64 run the tests of the kernel of that name of amd64.
+    If all tests run on one kernel of arm64, it also stands for the kernel of amd64 with its name.
     """
     marker = item.get_closest_marker("flavor")
     kernels = set(marker.args) if marker else {"patched"}
@@ -70,20 +70,22 @@ def kernels_of(item: pytest.Item) -> set[str]:
 
 @functools.cache
 def options(tree: str) -> set[str]:
-    """The options that a kernel's configuration turns on."""
+    """Return the options that the configuration of a kernel turns on; tree: its build folder."""
     text = Path(tree, ".config").read_text()
     return set(re.findall(r"^CONFIG_(\w+)=[ym]$", text, re.MULTILINE))
 
 
 def missing_options(item: pytest.Item) -> set[str]:
-    """Options that a test needs and that the user's own kernel lacks."""
+    """Return the options that a test needs and that the kernel in KSRC lacks."""
     marker = item.get_closest_marker("config")
     tree = os.environ.get("KSRC")
     return set(marker.args) - options(tree) if marker and tree else set()
 
 
 def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
-    """Whether ./dev test selects a test; --hooks leaves out tests that run without hooks."""
+    """Return whether ./dev test selects a test; chosen: its kernels and markers. With --hooks,
+    tests that a stock kernel can run are left out, as ./dev test has run them.
+    """
     kernels = kernels_of(item)
     needs = kernels | {name for name in ("long", "full") if item.get_closest_marker(name)}
     done = "hooks" in chosen and needs <= STOCK
@@ -91,7 +93,7 @@ def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
 
 
 def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
-    """The needs and the duration of a test, for the schedule."""
+    """Return what a test needs, and how long it takes, for the schedule; seconds: earlier runs."""
     module = getattr(item, "module", None)
     unknown = getattr(module, "SECONDS", UNKNOWN_S)
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
@@ -122,7 +124,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers of pytest-xdist take groups of tests."""
+    """Let the workers of pytest-xdist take groups of tests."""
     from lab.workers import Scheduling
 
     return Scheduling(config, log)
@@ -135,19 +137,19 @@ class Stopwatch:
         self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add up setup, call and teardown."""
+        """Add the time of this part of a test: its setup, call or teardown."""
         before = self.seconds.get(report.nodeid, 0)
         self.seconds[report.nodeid] = round(before + report.duration, 1)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the durations."""
+        """Write the durations to the file that the next schedule reads."""
         write_json(DURATIONS, recorded(DURATIONS) | self.seconds)
         Path(os.environ.pop(PIECES)).unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
 def all_machines() -> Iterator[Machines]:
-    """For the session; tests use the fixture machines."""
+    """The guests of this worker, for the whole session; tests use the fixture `machines`."""
     machines = Machines()
     yield machines
     machines.end()
@@ -155,7 +157,7 @@ def all_machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def machines(all_machines: Machines) -> Iterator[Machines]:
-    """Guests booted on request; checked and tidied up after the test."""
+    """Guests that a test boots by get(); afterwards they are checked and tidied up."""
     yield all_machines
     all_machines.tidy()
 
@@ -178,5 +180,5 @@ def loaded(guest: Guest) -> Guest:
     params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in debian_flavors()],
 )
 def stock(request: pytest.FixtureRequest) -> str:
-    """Debian's own kernels: for clouds, and for all machines."""
+    """Name of one of Debian's own kernels: that for clouds, and that for all machines."""
     return os.environ.get(ONE_KERNEL) or str(request.param)

@@ -67,7 +67,7 @@ OTHER = '[profiles.other]\n[bindings]\n"/other" = "other"\n'
 
 
 def until(true: Callable[[], object], what: str) -> None:
-    """Wait until a condition holds."""
+    """Wait until true() is true; end the program after PATIENCE_S. what: for the message."""
     end = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > end:
@@ -76,7 +76,7 @@ def until(true: Callable[[], object], what: str) -> None:
 
 
 def archive(files: dict[str, bytes]) -> bytes:
-    """A tar archive of programs."""
+    """Return a tar archive with these executable files, by name."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, data in files.items():
@@ -87,7 +87,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 def image(program: bytes) -> bytes:
-    """An OCI archive with one program, which sleeps unless it gets words."""
+    """Return an OCI image as an archive: it has one program, which sleeps unless it gets words."""
     blobs = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
 
     def blob(kind: str, data: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def image(program: bytes) -> bytes:
 
 
 def crun(folder: Path) -> Path:
-    """A command that starts crun with the libraries of its own Debian."""
+    """Return a script that starts crun with the libraries of the Debian that it comes from."""
     script, usr = PLACE / "crun", folder / "usr"
     loader = f"{usr}/lib64/ld-linux-x86-64.so.2 --library-path {usr}/lib/x86_64-linux-gnu"
     script.write_text(f'#!/bin/sh\nexec {loader} {usr}/bin/crun "$@"\n')
@@ -121,7 +121,7 @@ def crun(folder: Path) -> Path:
 
 
 class Node:
-    """A runtime, its client, and the plugin."""
+    """A container runtime with its client, and the NRI plugin of mmpolicy."""
 
     def __init__(self, folder: Path, runtime: str, program: Path, client: str, plugin: str) -> None:
         PLACE.mkdir()
@@ -144,11 +144,11 @@ class Node:
         self.plug()
 
     def start_daemon(self, *argv: str) -> subprocess.Popen[bytes]:
-        """Start a daemon whose output goes to the log."""
+        """Start a daemon whose output goes to the log; return its process."""
         return subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """Make one call of the CRI, which must succeed."""
+        """Make one call of the runtime's CRI; return the answer. An error ends the program."""
         assert self.client.stdin and self.client.stdout
         self.client.stdin.write(f"{method} {json.dumps(request)}\n")
         self.client.stdin.flush()
@@ -162,7 +162,7 @@ class Node:
         self.plugin = self.start_daemon(self.command)
 
     def connected(self) -> bool:
-        """Whether the runtime is connected to the plugin."""
+        """Return whether the runtime has connected to the plugin, by the plugin's metrics."""
         try:
             with urllib.request.urlopen(METRICS) as answer:
                 return "mmpolicy_nri_connected 1" in answer.read().decode().splitlines()
@@ -177,7 +177,7 @@ class Node:
 
 
 class Pod:
-    """A pod and its running containers, by the profile that they request."""
+    """A pod and its running containers; `profiles` has the profile that each one requests."""
 
     def __init__(self, node: Node, name: str, wanted: dict[str, Any]) -> None:
         self.node, self.name, self.profiles = node, name, wanted["containers"]
@@ -196,7 +196,7 @@ class Pod:
         self.attempts: dict[str, int] = dict.fromkeys(self.profiles, 0)
 
     def start(self, name: str, words: list[str]) -> Path:
-        """Start a container, or restart it; return the file of its output."""
+        """Start a container, or start it again; return the file with its output."""
         self.attempts[name] += 1
         log = f"{name}-{self.attempts[name]}"
         security = {
@@ -218,11 +218,11 @@ class Pod:
         return PLACE / self.name / log
 
     def cgroup(self, name: str) -> Path:
-        """The cgroup of a running container."""
+        """Return the folder of the cgroup of a running container."""
         return CGROUPS / self.name / self.running[name]
 
     def end(self, name: str, kill: bool) -> None:
-        """Let the runtime stop a container, or kill it without the runtime."""
+        """End a container: let the runtime stop it, or kill its processes behind the runtime."""
         if kill:
             for pid in (self.cgroup(name) / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
@@ -232,24 +232,24 @@ class Pod:
         self.node.call("RemoveContainer", container_id=self.running.pop(name))
 
     def state(self, name: str) -> int:
-        """The state of a container; 2 means that it has exited."""
+        """Return the state of a container in the CRI; 2 means that it has exited."""
         answer = self.node.call("ContainerStatus", container_id=self.running[name])
         return int(answer["status"].get("state", 0))
 
 
 def is_printed(log: Path) -> bool:
-    """Whether a program has printed its line."""
+    """Return whether the program that writes to this file has printed its line."""
     return log.exists() and log.read_text().endswith("\n")
 
 
 def bindings() -> dict[int, str]:
-    """Profiles of all bound cgroups, as listed by the module."""
+    """Return the profile of each bound cgroup, by the id of the cgroup, as the module says."""
     files = PROFILES.glob("*/cgroups")
     return {int(word): file.parent.name for file in files for word in file.read_text().split()}
 
 
 class Run:
-    """Pods start one after the other, and all run until the end."""
+    """The whole test: pods start one after the other, and all run until the end."""
 
     def __init__(self, node: Node, words: list[str], seed: int) -> None:
         self.node, self.words, self.random = node, words, random.Random(seed)
@@ -259,7 +259,7 @@ class Run:
         self.seconds = 0.0  # duration of the last start
 
     def start(self, pod: Pod, names: list[str], plugin: str = "there") -> None:
-        """Start containers, and record their output."""
+        """Start containers of a pod, and record what they print; plugin: its state meanwhile."""
         for name in names:
             begin = time.monotonic()
             log = pod.start(name, self.words)
@@ -277,7 +277,9 @@ class Run:
         self.left += Path("/run/mmpolicy/owners/nri").read_text().splitlines()
 
     def look(self, when: str) -> None:
-        """Check that each running container is bound to its profile, and no other cgroup is."""
+        """Check that each running container is bound to its profile, and no other cgroup is bound.
+        when: for the list of errors.
+        """
         Path("/dev/kmsg").write_text(f"containers: {when}\n")
         wanted = {
             pod.cgroup(name).stat().st_ino: pod.profiles[name]
@@ -293,7 +295,9 @@ class Run:
         subprocess.run(["mmpolicy", "apply", str(PLACE / "host.toml")], check=True, stdout=-1)
 
     def pod(self, name: str, wanted: dict[str, Any]) -> None:
-        """Add a pod; the plugin is killed while nothing starts, and while containers start."""
+        """Add a pod. The plugin is killed once while no container starts, and once while some
+        start.
+        """
         pod = Pod(self.node, name, wanted)
         self.pods.append(pod)
         names = list(pod.profiles)
@@ -315,7 +319,7 @@ class Run:
         self.look(f"{name}, all are back")
 
     def storm(self) -> None:
-        """Kill the plugin at random moments while a container starts."""
+        """Stop a container, start it again, and kill the plugin at a random moment of the start."""
         pod = self.random.choice(self.pods)
         name = self.random.choice(list(pod.running))
         pod.end(name, kill=False)
@@ -329,7 +333,7 @@ class Run:
 
 
 def main() -> None:
-    """Run the pods; see the text at the top of this file."""
+    """Run the pods of the task; the text at the top of this file describes input and output."""
     folder, runtime, program, client, plugin = sys.argv[1:]
     task = json.load(sys.stdin)
     (CGROUPS / "other").mkdir()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """cut.py SEED TIMES: in a guest, kill changes and experiments at random moments.
 
-After each kill, the state must be the old one, or the one recorded in the journal; otherwise
+After each kill, the state must be the old one, or the one that the journal records. Otherwise
 `status` and `doctor` must report an interrupted change, and `revert` must restore the old state.
-Each stored file must be readable. Standard output is a JSON object: how often each was killed, how
-often a change was interrupted, and the faults found.
+Each stored file must be readable. Standard output is a JSON object: how often each kind of command
+was killed, how often a change was interrupted, and the faults that were found.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def change(rng: random.Random) -> list[str]:
-    """Words of a random change."""
+    """Return the words of a command that changes the state at random."""
     kinds = ["apply", "apply", "apply", "set", "set", "bind", "unit", "revert", "revert"]
     kind = rng.choice([*kinds, "ab", "knobs"])
     if kind == "apply":
@@ -89,15 +89,16 @@ def change(rng: random.Random) -> list[str]:
 
 
 def journal_size() -> int:
-    """Length of the journal."""
+    """Return the length of the journal in bytes; 0 if there is none."""
     path = Path(JOURNAL)
     return path.stat().st_size if path.exists() else 0
 
 
 def kill(words: list[str], seconds: float, at_work: bool) -> bool:
-    """Start a command and kill it; return whether it was still running.
+    """Start a command, and kill it after some seconds; return whether it was still running.
 
-    The time counts from its start, or from the first line that it writes to the journal.
+    at_work: the seconds count from the first line that the command writes to the journal, not from
+    its start.
     """
     size, end = journal_size(), time.monotonic() + 5
     pid = os.fork()
@@ -118,7 +119,7 @@ def kill(words: list[str], seconds: float, at_work: bool) -> bool:
 
 
 def unreadable() -> list[str]:
-    """Return the files that a later command could not read."""
+    """Return the stored files that a later command could not read, each with the error."""
     wrong = []
     read_journal(TREE, lambda line, why: wrong.append(f"journal, line {line}: {why}"))
     for path in [*Path("/etc/mmpolicy").glob("*.toml"), Path("/var/lib/mmpolicy/applied.toml")]:
@@ -131,8 +132,8 @@ def unreadable() -> list[str]:
 
 
 def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """Return what is wrong after a killed experiment: within the lease, the state must be old or
-    stock, and each knob must be old or reported by the command.
+    """Return what is wrong after an experiment was killed. Within its lease, the state must be the
+    old one or stock. Each knob must be old, or the command must report it.
     """
     end = time.monotonic() + 60
     wrong = ["not asked"]
@@ -144,7 +145,7 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
             read_knobs(TREE) != knobs
         )
         wrong += ["the lock is held"] * bool(TREE.holder(LOCK))
-        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):  # its watchdog was killed, too
+        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):  # the kill also hit the watchdog
             counts["knobs left"] += 1
             told = [run(verb)[1] for verb in ("status", "doctor", "host", "export")]
             wrong += [f"not told: {text}" for text in told if "knobs" not in text]
@@ -157,8 +158,8 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
 
 
 def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
-    """Return what is wrong after a killed change: the state must be old or as the journal says;
-    otherwise it must be reported, and `revert` must restore it.
+    """Return what is wrong after a change was killed. The state must be the old one or that of the
+    journal; if it is neither, the command must report it, and `revert` must restore the old one.
     """
     entries = read_journal(TREE, lambda _line, _why: None)
     last = entries[-1] if entries and entries[-1].number > known else None
@@ -181,7 +182,7 @@ def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
 
 
 def main_loop(seed: int, times: int) -> dict[str, object]:
-    """Kill TIMES commands."""
+    """Kill `times` random commands; return the counts and the faults."""
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     Path("/tmp/first.toml").write_text(MANIFEST.format(policy="fixed", order=4, extra=0, group=0))
     run("apply", "/tmp/first.toml")

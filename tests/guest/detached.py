@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""An experiment run by systemd: its session ends, and it is watched, scraped and stopped."""
+"""An experiment that systemd runs: its user logs out, and it is watched, scraped and stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPTIONS = (
 LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; sleep 0.5; done"
 STATE = f"cd /; grep -rs . {ROOT}/experiment {ROOT}/profiles {ROOT}/state {ROOT}/lease_ms \
     {THP}/enabled {THP}/hugepages-*/enabled /proc/sys/vm/min_free_kbytes | sort"
-# A login on a terminal. At its end systemctl stops the scope, as logind does.
+# A login on a terminal. When it ends, systemctl stops its scope, as logind does.
 LOGIN = f"""
 cat >/run/login <<'END'
 nohup sleep infinity >/run/nohup 2>&1 &
@@ -43,7 +43,8 @@ cat /run/begun || {{ cat /run/session /run/typescript; exit 1; }}
 LOGOUT = """
 kill -0 $(cat /run/left) && systemctl stop session-1.scope && ! kill -0 $(cat /run/left) 2>/dev/null
 """
-# Timed from the moment a user types it; `ab status` shows how long a command takes here.
+# The time of `ab stop` counts from its start. That of `ab status` shows how long it takes to start
+# a command in this guest.
 STOP = f"""
 now() {{ cut -d ' ' -f 1 /proc/uptime; }}
 now; mmpolicy ab status >/dev/null; now
@@ -51,7 +52,7 @@ mmpolicy ab stop >/run/stopped 2>&1 &
 while grep -q '\\[always\\]' {KNOB} || [ -d {ROOT}/profiles/ab-treatment ]; do sleep 0.02; done
 now; wait $!; echo $?; now
 """
-# Prometheus of Debian, which ./dev puts into the cache.
+# The program Prometheus from Debian's package, which ./dev puts into the cache.
 PROMETHEUS = f"{HOST}{cache_dir()}/prometheus/usr/bin/prometheus"
 SCRAPE = f"""
 cat >/run/prometheus.yml <<'END'
@@ -70,20 +71,20 @@ PLACES = {("aa", "control"), ("ab", "control"), ("ab", "treatment")}
 
 
 class Look(NamedTuple):
-    """One look: the output of the command, and the knob read just after it."""
+    """The output of `ab status`, and the knob as read just after it."""
 
     status: dict[str, Any]
     knob: str
 
     @property
     def place(self) -> tuple[str, str]:
-        """Phase and arm; empty without a run."""
+        """Return phase and arm that the status shows; ("", "") if no experiment runs."""
         return self.status.get("phase", ""), self.status.get("arm", "")
 
 
 def begin(guest: Guest) -> str:
-    """Start the experiment in a session, under load and with Prometheus; return the file of its
-    samples.
+    """Start load, Prometheus, and the experiment in a login that then ends; return the path of the
+    samples file.
     """
     must(guest, SCRAPE)
     must(guest, f'systemd-run -q --unit=load sh -c "{LOAD}"')
@@ -91,13 +92,15 @@ def begin(guest: Guest) -> str:
 
 
 def look(guest: Guest) -> Look:
-    """Look once."""
+    """Run `ab status`, and read the knob."""
     said, _, knob = must(guest, f"mmpolicy ab status --json; echo; cat {KNOB}").rpartition("\n\n")
     return Look(json.loads(said), knob)
 
 
 def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Look]:
-    """Look until the run is in the given phase and arm, in that block or a later one."""
+    """Look repeatedly until the run is in this phase and arm, in block `block` or a later one;
+    return all looks.
+    """
     looks = [look(guest)]
     while looks[-1].place != place or looks[-1].status["block"] < block:
         assert looks[-1].status["running"] and len(looks) < 300, looks
@@ -106,8 +109,8 @@ def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Loo
 
 
 def check_looks(looks: list[Look]) -> None:
-    """Check that the knob has the value of the arm whenever the looks before and after show one
-    block.
+    """Check that the knob has the value of the arm that the status shows. Only looks within a block
+    are compared, as the knob changes between blocks.
     """
     assert {each.place for each in looks} >= PLACES
     assert {each.status.get("measured") for each in looks} >= {True, False}
@@ -121,23 +124,22 @@ def check_looks(looks: list[Look]) -> None:
 
 
 def status_in_list(guest: Guest) -> str:
-    """The state of the run in `ab list`."""
+    """Return the state of the only run in `ab list`."""
     (run,) = ran(guest, "mmpolicy ab list --json")["runs"]
     return str(run["status"])
 
 
 def file_of(guest: Guest, path: str, folder: Path) -> Recording:
-    """The file of samples that the run has written."""
+    """Return the contents of the samples file of the run; folder: for a copy."""
     copy = folder / "samples.jsonl"
     copy.write_text(must(guest, f"cat {path}"))
     return load(copy)
 
 
 def stop(guest: Guest) -> None:
-    """Stop the run, and check by the kernel's knobs how long that takes.
+    """Stop the run, and check by the kernel's knobs how long it takes until they are restored.
 
-    The guest is emulated, so seconds mean little: stopping must take no longer than starting ten
-    commands.
+    The guest is emulated, so seconds mean little: the limit is the time to start ten commands.
     """
     began, typed, restored, status, ended = map(float, must(guest, STOP).split())
     command, took = typed - began, restored - typed
@@ -148,7 +150,7 @@ def stop(guest: Guest) -> None:
 
 
 def check_file(recording: Recording) -> None:
-    """Check that the file gives the reason of the end, and that the load has fewer faults in the
+    """Check that the samples file says why the run ended, and that the load has fewer faults in the
     treatment.
     """
     end = recording.end
@@ -160,7 +162,7 @@ def check_file(recording: Recording) -> None:
 
 
 def scraped(guest: Guest) -> Scrapes:
-    """Samples of the run in Prometheus, by the time of each scrape."""
+    """Return the samples that Prometheus has of the run, by the time of each scrape."""
     found: Scrapes = {}
     for name in ("phase", "arm", "block", "measured", "guard"):
         asked = ASK.format(f"mmpolicy_experiment_{name}%5B2h%5D")
@@ -171,7 +173,7 @@ def scraped(guest: Guest) -> Scrapes:
 
 
 def check_scrapes(scrapes: Scrapes, recording: Recording) -> None:
-    """Check that arm and phase of each scrape agree with the block in the file."""
+    """Check that arm and phase in each scrape are those of the block in the samples file."""
     places = set()
     for scrape in scrapes.values():
         block = recording.blocks.get(int(scrape["block"]) - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Three hosts: guests with Debian, its own kernel and no compiler, which Ansible reaches by ssh."""
+"""Three hosts for Ansible: guests with Debian, its kernel, no compiler, and an ssh server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lab.programs import must
 from .system import System, debian_kernels, dev
 
 HOSTS = 3
-# The guest has no udev.
+# Commands that configure the network, as the guest has no udev.
 NETWORK = "modprobe virtio_net && /run/vm/busybox ifconfig eth0 10.0.2.15"
-# Each test makes its own key, and a slow host must not count as lost.
+# Each test has a new host key, and a slow host must not count as lost.
 SSH = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ServerAliveInterval=30"
 PATIENCE_S = 120
 
@@ -34,7 +34,7 @@ INSTALL = f"apt-get install -y --no-install-recommends {' '.join(PACKAGES)}"
 
 
 def host_system(folder: Path) -> System:
-    """A Debian with its kernel; mmpolicy is in a package repository only."""
+    """Return a Debian with its own kernel; mmpolicy is not installed, but in a repository there."""
     (base,) = dev("root", "--fleet")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -51,7 +51,7 @@ def host_system(folder: Path) -> System:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free TCP ports of this machine."""
+    """Return TCP ports that are free on this machine."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in held]
     for each in held:
@@ -60,7 +60,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Fleet:
-    """Hosts that have booted, and the controller."""
+    """Hosts that have booted, and the files with which Ansible reaches them."""
 
     def __init__(self, guests: dict[str, Guest], pool: ThreadPoolExecutor, folder: Path) -> None:
         self.guests, self.pool = guests, pool
@@ -80,20 +80,20 @@ class Fleet:
         self.controller = Controller(folder, hosts)
 
     def each(self, command: str, timeout: float = 600) -> dict[str, str]:
-        """Run a command on all hosts at once; return the output of each."""
+        """Run a command on all hosts at once; return the output of each, by its name."""
         said = self.pool.map(lambda guest: must(guest, command, timeout), self.guests.values())
         return dict(zip(self.guests, said, strict=True))
 
     def disconnect(self) -> None:
-        """Close the persistent connections of ssh."""
+        """Close the ssh connections that Ansible keeps open."""
         for path in self.connections.glob("*"):
             argv = ["ssh", "-S", str(path), "-O", "exit", "host"]
             subprocess.run(argv, capture_output=True, check=False)
 
 
 def boot(system: System, port: int) -> Guest:
-    """Boot a host that ssh can reach."""
-    words = "transparent_hugepage=madvise"  # Debian's kernel defaults to always, for all programs
+    """Boot a host; port: on this machine, for its ssh server."""
+    words = "transparent_hugepage=madvise"  # Debian's kernel would give huge pages to all programs
     guest = new_guest("cloud", mem="1536M", root=system.folder, append=words, ssh=port)
     guest.__enter__()
     return guest
@@ -101,12 +101,12 @@ def boot(system: System, port: int) -> Guest:
 
 @contextmanager
 def booted(system: System) -> Iterator[Fleet]:
-    """Booted hosts; each has its own writable layer."""
+    """Boot the hosts, and yield them; each has a writable layer of its own over the system."""
     folder = Path(tempfile.mkdtemp(prefix="fleet-"))  # short, as the path of a socket is limited
     make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
     subprocess.run(make, check=True)
     system.put("root/.ssh/authorized_keys", (folder / "key.pub").read_text())
-    # QEMU is killed when the thread that started it ends, so the pool stays open.
+    # QEMU is killed when the thread that started it ends, so the threads live as long as the hosts
     with ThreadPoolExecutor(HOSTS) as pool:
         begun = [pool.submit(boot, system, port) for port in free_ports(HOSTS)]
         try:
@@ -125,7 +125,7 @@ def booted(system: System) -> Iterator[Fleet]:
 
 
 def changed_tasks(out: str) -> set[tuple[str, str]]:
-    """Pairs of task and host that Ansible has changed, or would change."""
+    """Return task and host of each change that Ansible reports, made or, with --check, planned."""
     found, task = set(), ""
     for line in out.splitlines():
         if line.startswith("TASK ["):
@@ -136,6 +136,6 @@ def changed_tasks(out: str) -> set[tuple[str, str]]:
 
 
 def written(out: str) -> set[str]:
-    """Lines that a play with --diff adds to or removes from files and kernel settings."""
+    """Return the lines that a play with --diff adds or removes, in files and kernel settings."""
     lines = (line for line in out.splitlines() if line[:1] in ("+", "-"))
     return {line for line in lines if not line.startswith(("+++ ", "--- "))}

@@ -13,11 +13,13 @@ from lab.guest import Guest, new_guest
 from lab.programs import must, ran, workload
 
 WORKERS = 3
-PER_SECOND = 40  # writes per second, on the slowest kernel and a busy machine
+PER_SECOND = 40  # writes per second on the slowest kernel, on a machine with other load
 
 
 def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """Return the counts of writes; the script fails if a file differs from the model."""
+    """Run random writes; return their counts. The workload fails if a file differs from
+    its model.
+    """
     print(f"seed {seed}, {writes} writes", flush=True)
     module = must(guest, "modinfo -n mmpolicy").strip()
     words = f"{module} {seed} {writes} {WORKERS}"
@@ -25,7 +27,7 @@ def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 
 def run() -> None:
-    """Fuzz with one seed."""
+    """Run ./dev fuzz: boot a guest, and write with one seed."""
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__)
     parser.add_argument("--flavor", default="patched", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="(default: random)")

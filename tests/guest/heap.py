@@ -19,29 +19,31 @@ DONTNEED = 4
 
 
 def text(number: int) -> bytes:
-    """The content of a page."""
+    """Return the content of a page that is in use, by its number."""
     return (number * 7919 + 1).to_bytes(8, "little") * (PAGE // 8)
 
 
 class Heap:
-    """Memory with known content in each page."""
+    """Memory of which each page has a known content, so that errors show."""
 
     def __init__(self, size: int) -> None:
         self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.used = bytearray(size // PAGE)  # 1 for each page that holds its text
+        self.used = bytearray(size // PAGE)  # 1: the page has its text; 0: it is empty
 
     def put(self, number: int, is_used: int) -> None:
-        """Write a page."""
+        """Write a page: its text, or zeroes if it is not to be used."""
         self.used[number] = is_used
         self.memory[number * PAGE : (number + 1) * PAGE] = text(number) if is_used else bytes(PAGE)
 
     def fill(self) -> None:
-        """Write all pages."""
+        """Write the text of each page."""
         for number in range(len(self.used)):
             self.put(number, 1)
 
     def empty(self) -> None:
-        """Keep one page in STEP."""
+        """Keep one page of each STEP pages: zero the others in one half, unmap them in the
+        other.
+        """
         half = len(self.used) // 2
         for number in range(0, len(self.used), STEP):
             if number < half:
@@ -52,7 +54,7 @@ class Heap:
                 self.memory.madvise(DONTNEED, (number + 1) * PAGE, (STEP - 1) * PAGE)
 
     def bad(self) -> int:
-        """Number of pages with wrong content."""
+        """Return the number of pages with a wrong content."""
         return sum(
             self.memory[number * PAGE : (number + 1) * PAGE]
             != (text(number) if is_used else bytes(PAGE))
@@ -61,7 +63,7 @@ class Heap:
 
 
 def main(mib: int) -> int:
-    """Serve requests."""
+    """Serve requests until /tmp/over exists; return the number of bad pages."""
     heaps = [Heap((mib << 20) + BLOCK)]
     heaps[0].fill()
     Path("/tmp/ready").touch()

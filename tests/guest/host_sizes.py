@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`try --host` where systemd runs: a trial that is killed while its sizes are in force, and
-complete trials.
+"""`try --host` where systemd runs: trials that are killed while their sizes are in force, and
+trials that run to their end.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; done"
 
 
 def give_libraries(guest: Guest) -> None:
-    """Install the libraries that a report needs, as copies from this machine."""
+    """Give the guest the libraries that a report needs, as links to those of this machine."""
     found, place = Path(numpy.__file__).parents[1], "/usr/local/lib/python3.11/dist-packages"
     names = " ".join(f"{HOST}{path}" for name in ("numpy*", "scipy*") for path in found.glob(name))
     must(guest, f"mkdir -p {place} && ln -s {names} {place}")
 
 
 def status(guest: Guest, code: int) -> Any:
-    """What `try --status` says; it exits with this code."""
+    """Return the output of `try --status`, which must exit with this code."""
     result = guest.run("mmpolicy try --status --json 2>/dev/null", 300)
     assert result.rc == code, result.out
     return json.loads(result.out)
 
 
 def begin(guest: Guest) -> None:
-    """Begin a trial without an end, and wait for a block in which its sizes are in force."""
+    """Begin a trial that would last for hours, and wait until a block has its sizes in force."""
     must(guest, f"{TRY} 3 --pairs 500", timeout=600)
     in_force = f"grep -q '.always' {NAMES[-1]} && [ -e {RECOVERY} ]"
     must(guest, f"until {in_force}; do sleep 0.1; done", 300)
 
 
 def kill(guest: Guest) -> None:
-    """Kill the trial and its watchdog at one moment by SIGKILL, while the sizes are in force."""
+    """Kill the trial and its watchdog at one moment, while the sizes are in force: their cgroup is
+    frozen to look, and killed as a whole.
+    """
     freeze = f"echo 1 >{GROUP}/cgroup.freeze; until grep -q 'frozen 1' {GROUP}/cgroup.events; do :"
     in_force = f"done; grep -q '.always' {NAMES[-1]}"
     thaw = f"echo 0 >{GROUP}/cgroup.freeze; sleep 0.2"
@@ -57,8 +59,8 @@ def kill(guest: Guest) -> None:
 
 
 def check_killed(guest: Guest) -> None:
-    """Check that systemd restores the sizes; if systemd's unit is killed too, three commands report
-    it.
+    """Check that systemd restores the sizes after a kill. If systemd's unit is stopped, too, three
+    commands must report the sizes that are left.
     """
     before = must(guest, SIZES)
     begin(guest)
@@ -79,8 +81,8 @@ def check_killed(guest: Guest) -> None:
 
 
 def check_worse(guest: Guest, unit: str) -> None:
-    """Check a service that uses one page in 64 kB: its trial ends as worse by memory, and restores
-    all.
+    """Check a trial for a service that uses one page in 64 kB: it needs more memory with the sizes,
+    so the trial ends as worse, and restores all.
     """
     before = must(guest, SIZES)
     words = (
@@ -96,11 +98,12 @@ def check_worse(guest: Guest, unit: str) -> None:
 
 
 def check_end(guest: Guest) -> None:
-    """Check a trial under load that systemd runs to its end: kept or restored, as its exit code
-    says.
+    """Check a trial under load that systemd runs to its end: its exit code says whether the sizes
+    are kept or restored.
 
-    CPU time in an emulated guest proves nothing, so the test accepts either end. At a boot, the
-    lines of systemd-tmpfiles do what the trial has done; the commands of the page undo both.
+    CPU time in an emulated guest proves nothing, so the test accepts either end. The lines that
+    systemd-tmpfiles would run at a boot must set the sizes again, and the commands on the page must
+    undo both.
     """
     before = must(guest, SIZES)
     must(guest, f"systemd-run --unit=load sh -c '{LOAD}'")

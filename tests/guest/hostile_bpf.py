@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF that must be refused, each with a word of its error message."""
+"""BPF policies that the kernel or the helper must refuse, each with a word of the error message."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 
 class Hostile(NamedTuple):
-    """A policy that must not be loadable."""
+    """A BPF policy that must not be loadable."""
 
-    why: str  # in the one line that the user reads
+    why: str  # part of the line that the user sees
     body: str = ""
     before: str = ""
     more: str = ""  # further members of the policy
     text: str = ""  # replaces the whole source
 
     def source(self) -> str:
-        """The complete source."""
+        """Return the complete C source of the policy."""
         return self.text or SOURCE % (self.before, self.body, self.more)
 
 
@@ -30,7 +30,7 @@ MMP_ORDER(order)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4%s);
 """
-# A policy without MMP_ORDER().
+# A policy without MMP_ORDER(), which gets its arguments as an array.
 BARE = """
 #include "mmpolicy.bpf.h"
 SEC("struct_ops%s/order")
@@ -40,7 +40,7 @@ __u32 order(unsigned long long *ctx)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4);
 """
-# A policy of another point, with the function and context of that point.
+# A policy of another point: it calls a kfunc of anon_order with the context of its own point.
 ELSEWHERE = """
 #include "mmpolicy.bpf.h"
 MMP_%s(hostile)
@@ -58,23 +58,23 @@ AT_ZERO = "__u32 zero = 0; struct mmp_fault *made = bpf_map_lookup_elem(&values,
 KERNEL_FUNCTION = "calls a function of the kernel"
 NO_HELPER = "cannot use helper"
 POINTER = "STRUCT mmp_fault"  # "arg#0 pointer type ... must point" before Linux 7.3
-# As in the kernel's own examples, since clang has no name for the instruction.
+# The instruction in bytes, as in the kernel's own examples: clang has no name for it.
 MAY_GOTO = (
     'asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[out] - 1b - 8) / 8) & 0xffff; .short 0"'
     " :::: out);"
 )
-# Casts a pointer of a process to a pointer of the kernel.
+# Turns a number of the process into a pointer of the kernel.
 CAST = 'asm volatile("r1 = %0; .byte 0xbf, 0x11; .short 1; .long 1; %0 = r1" : "+r"(at) :: "r1");'
 MANY = "#pragma clang loop unroll(disable)\nfor (volatile __u32 i = 0; i < 100000000; i++)"
 
 HOSTILE = {
-    # Memory that a program may access
+    # Access to memory
     "writes_fault": Hostile("only read", "((struct mmp_fault *)fault)->address = 1;"),
     "reads_beyond_fault": Hostile("beyond", "return *(volatile __u64 *)((char *)fault + 4096);"),
     "follows_a_number": Hostile("invalid mem", "return *(volatile __u64 *)fault->address;"),
     "reads_beyond_arguments": Hostile("invalid bpf_context", text=BARE % ("", "ctx[1]")),
     "reads_address_zero": Hostile("invalid mem", "return *(volatile __u64 *)8;"),
-    # The fault passed to a kfunc must come from the module
+    # A kfunc accepts only the fault that the module has passed in
     "fault_on_own_stack": Hostile(
         POINTER, "struct mmp_fault made = { .address = 8 }; mmp_bpf_used(&made, 0, 1);"
     ),
@@ -100,7 +100,7 @@ HOSTILE = {
         "mmp_bpf_nothing(fault);",
         before="extern void mmp_bpf_nothing(const struct mmp_fault *fault) __ksym;",
     ),
-    # Time
+    # Programs that take too long
     "endless": Hostile(
         "infinite loop", "while (*(volatile __u64 *)&fault->address != 8);"
     ),
@@ -115,7 +115,7 @@ HOSTILE = {
         before="extern void bpf_rcu_read_lock(void) __ksym;\n"
         "extern void bpf_rcu_read_unlock(void) __ksym;",
     ),
-    # All means of kernels for loops that the verifier does not walk through iteration by iteration
+    # Loops of newer kernels, which the verifier does not walk through iteration by iteration
     "may_goto": Hostile(
         "may_goto", f"__u32 n = 0;\nfor (;;) {{ {MAY_GOTO} n++; }}\nout:\nreturn n;"
     ),
@@ -163,7 +163,7 @@ HOSTILE = {
         ' arena SEC(".maps");',
     ),
     "sleeps": Hostile("sleeps", text=BARE % (".s", "0")),
-    # Helpers
+    # Helpers of BPF that a policy may not call
     "writes_to_user": Hostile(NO_HELPER, "bpf_probe_write_user((void *)8, &fault, 8);"),
     "reads_the_kernel": Hostile(
         NO_HELPER, "__u64 to; bpf_probe_read_kernel(&to, 8, (void *)fault->address); return to;"
@@ -175,7 +175,7 @@ HOSTILE = {
         before='struct { __uint(type, 3); __uint(max_entries, 1); __type(key, __u32);'
         '__type(value, __u32); } others SEC(".maps");',
     ),
-    # The policy
+    # Names of policies
     "name_of_another": Hostile("of this name", more=', .name = "never"'),
     "name_stock": Hostile("name", more=', .name = "stock"'),
     "name_empty": Hostile("name", more=', .name = ""'),
@@ -188,7 +188,7 @@ HOSTILE = {
     "max_order_high": Hostile("max_order", more=", .max_order = 10"),
     "flags_unknown": Hostile("flags", more=", .flags = 2"),
     "no_order": Hostile("isn't referenced", more=", .order = (void *)0"),
-    # Members of another point, and of a later version of the header
+    # Functions for pages that belong to other points
     "pages_of_effort": Hostile(
         "expected pointer", text=ELSEWHERE % ("EFFORT", "effort", "thp_gfp", "effort")
     ),
@@ -211,7 +211,7 @@ HOSTILE = {
         '#include "mmpolicy.bpf.h"\n#undef max_order\n'
         + SOURCE.replace('#include "mmpolicy.bpf.h"', "") % ("", "", ", .later = 1"),
     ),
-    # The object
+    # Object files without a policy, or with several
     "no_policy": Hostile("no policy", text='#include "mmpolicy.bpf.h"\n'),
     "two_policies": Hostile(
         "several", text=SOURCE % ("", "", "")
@@ -227,5 +227,5 @@ HOSTILE = {
         'SEC(".struct_ops.link") struct tcp_congestion_ops other = { .name = "other" };\n',
     ),
 }  # fmt: skip
-# The verifier does not finish it within its limit.
+# A program that the verifier cannot check completely within its limit.
 TAKES_LONG = Hostile("not done", f"__u32 n = 0;\n{MANY} n += mmp_bpf_used(fault, i, 1);\nreturn n;")

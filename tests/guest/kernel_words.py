@@ -12,7 +12,7 @@ SEGMENT = struct.Struct("<IIQQQQQQ")
 
 
 def word(core: Path, address: int) -> int:
-    """Eight bytes of the running kernel's memory."""
+    """Return eight bytes of the running kernel's memory as a number; core: /proc/kcore."""
     with core.open("rb", buffering=0) as file:
         head = HEADER.unpack(file.read(HEADER.size))
         file.seek(head[5])

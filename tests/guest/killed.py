@@ -2,9 +2,9 @@
 """killed.py: in a guest, kill commands of mmpolicy at given moments.
 
 Standard input is a JSON list of [shell, [argv, ...], seconds, shell]: after the first script, a
-child runs the commands one after another until it is killed; then the second script runs. Standard
-output is a JSON list of the output of the second scripts. The child has imported all modules
-before, so a kill hits the work of a command, and not its start.
+child process runs the commands one after another; it is killed after these seconds, and then the
+second script runs. Standard output is a JSON list with the output of each second script. The child
+has imported all Python modules before, so that the kill hits the work of a command, not its start.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def run(argv: list[str]) -> None:
 
 
 def shell(script: str) -> str:
-    """Output of a shell script."""
+    """Run a shell script, which must succeed; return its output."""
     return subprocess.run(["sh", "-c", script], check=True, capture_output=True, text=True).stdout
 
 
 def kill(before: str, commands: list[list[str]], seconds: float, after: str) -> str:
-    """Run and kill one child."""
+    """Run one item of the list, see above: kill a child, and return the output of `after`."""
     shell(before)
     pid = os.fork()
     if not pid:

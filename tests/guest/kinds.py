@@ -25,33 +25,33 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def address(memory: mmap.mmap) -> int:
-    """Address of a mapping."""
+    """Return the address of a mapping."""
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 def advise(start: int, size: int, advice: int) -> None:
-    """madvise() of any range."""
+    """Call madvise() for a range that need not be one mapping; end the program on an error."""
     if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice):
         sys.exit(f"madvise {advice}: errno {ctypes.get_errno()}")
 
 
 def private(size: int = SIZE, flags: int = 0) -> tuple[mmap.mmap, int]:
-    """Map private memory of which all may be touched; return the address of its first
-    aligned 2 MB.
+    """Map private memory, a little more than `size`; return it, and the offset of its first aligned
+    2 MB.
     """
     memory = mmap.mmap(-1, size + BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
     return memory, -address(memory) % BLOCK
 
 
 def touched(memory: mmap.mmap, first: int, step: int, size: int = SIZE) -> Iterator[int]:
-    """Write to one page in each step; yield its address."""
+    """Write to one page in each `step` bytes; yield the offsets of the pages."""
     for at in range(first, first + size, step):
         memory[at] = 7
         yield at
 
 
 def pinned(word: str) -> None:
-    """Pin one page of each folio, or of each fourth folio, by a pipe or by a buffer of io_uring."""
+    """Pin one page in each folio, or in each fourth one, by a pipe or a buffer of io_uring."""
     memory, first = private()
     places = [*touched(memory, first, 64 << 10)][:: BLOCK >> 16]
     start = address(memory)
@@ -70,7 +70,7 @@ def pinned(word: str) -> None:
 
 
 def locked(word: str) -> None:
-    """Use one page in 64 kB, and lock all memory: afterwards, by mmap(), or as it is touched."""
+    """Use one page in each 64 kB, and lock all memory: after use, by mmap(), or on fault."""
     memory, first = private(flags=LOCKED if word == "mapped" else 0)
     where = ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)
     if word == "onfault" and libc.mlock2(*where, ONFAULT):
@@ -106,7 +106,7 @@ def hugetlb(word: str) -> None:
 
 
 def ksm(word: str) -> None:
-    """Write pages with equal content: all pages, half of them, or neighbours in pairs."""
+    """Let KSM merge pages of equal content: all pages, half of them, or neighbours in pairs."""
     memory, first = private()
     advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for number, at in enumerate(range(first, first + SIZE, PAGE)):
@@ -118,7 +118,7 @@ def ksm(word: str) -> None:
 
 
 def partly(word: str) -> None:
-    """Free all but one page of each folio: by madvise(), by munmap(), or in folios of 64 kB."""
+    """Free all but one page of each 2 MB: by madvise(), by munmap(), or in folios of 64 kB."""
     memory, first = private()
     size = 64 << 10 if word == "small" else BLOCK
     start = address(memory) + first
@@ -157,7 +157,7 @@ def swapped(word: str) -> None:
 
 
 def guards(word: str) -> None:
-    """Make every second page a guard page, or groups of 16, in single pages or in a huge page."""
+    """Make guard pages by madvise(): every second page or one per 2 MB, in pages or huge pages."""
     memory, first = private()
     start = address(memory) + first
     if word != "huge":
@@ -170,8 +170,8 @@ def guards(word: str) -> None:
 
 
 def reserved(word: str) -> None:
-    """Touch single pages in 64 GiB of reserved address space: 96 MiB in a row, or 2,048 pages
-    equally spaced.
+    """Touch single pages in 64 GiB of reserved address space: 96 MiB in a row, or 2,048 pages at
+    equal distances.
     """
     memory, first = private(ROOM, NORESERVE)
     advise(address(memory) + first, ROOM, NOHUGEPAGE)

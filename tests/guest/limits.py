@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Repeats runs: to hold a measured figure to a limit, and to judge tests that sometimes fail."""
+"""Repeat measurements that exceed a limit, and tests that fail, as both may be chance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.stats import fisher_exact
 from lab.counting import Results
 
 NOISE = 0.0005  # relative error of a measurement over many faults
-RUNS = 6  # runs of a program, with and without the module, after a test of it has failed
+RUNS = 6  # a program whose test has failed runs so often with the module, and without it
 
 Figure = Callable[[Results], float]
 Passed = frozenset[str]  # names of tests that passed
@@ -22,23 +22,24 @@ Passed = frozenset[str]  # names of tests that passed
 
 @dataclass
 class Repeated:
-    """Runs of one measurement, each in a guest of its own, taken on demand."""
+    """Runs of one measurement, each in a new guest. A run is taken when its figures are needed."""
 
     take: Callable[[frozenset[str]], Results]  # all arms, or the given ones
     runs: dict[tuple[int, frozenset[str]], Results] = field(default_factory=dict)
 
     def run(self, number: int = 0, arms: frozenset[str] = frozenset()) -> Results:
-        """One run."""
+        """Return the results of run `number`, and take it if it was not taken before."""
         key = (number, arms)
         if key not in self.runs:
             self.runs[key] = self.take(arms)
         return self.runs[key]
 
     def hold(self, limit: float, figure: Figure, what: str, *arms: str) -> None:
-        """Fail if a figure exceeds its limit in the first run and in the median of three runs.
+        """Fail if a figure exceeds its limit in the first run, and in the median of three runs.
 
-        Further runs measure only the given arms, or all. The free lists of a guest sometimes change
-        each round of a short case by 0.003, and rarely by twice as much.
+        arms: to be measured in further runs; all if none is given. The reason for further runs: the
+        free lists of a guest sometimes change each round of a short case by 0.003, and rarely by
+        twice as much.
         """
         __tracebackhide__ = True
         figures = [figure(self.run())]
@@ -51,17 +52,19 @@ class Repeated:
 def rarer(ours: int, stock: int) -> bool:
     """Return whether a test passes less often than at stock, beyond chance (Fisher's exact test).
 
-    If it passes 6 times of RUNS at stock, 3 are too few; if 5 times, 1 is too few.
+    ours, stock: how often it passed in RUNS runs. Against 6 at stock, 3 are too few; against 5, 1
+    is too few.
     """
     table = [[ours, RUNS - ours], [stock, RUNS - stock]]
     return float(fisher_exact(table, alternative="less").pvalue) < 0.1
 
 
 def lost(wanted: Passed, ours: Callable[[], Passed], stock: Callable[[], Passed]) -> list[str]:
-    """Return the tests that pass less often than at stock, by running the program repeatedly.
+    """Return the tests that pass less often with the module than at stock.
 
-    Some tests depend on timing. So if one fails in the first run, the program runs equally often
-    with the module and at stock.
+    wanted: tests that pass at stock. ours(), stock(): run the program once with the module, and
+    without it. Some tests depend on timing, so if one fails in the first run, the program runs RUNS
+    times in both ways.
     """
     first = ours()
     missed = wanted - first

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # SPDX-License-Identifier: GPL-2.0
-# Init of a guest that has nothing but a kernel's image: what the kernel says of itself, on the
-# second serial port. /functions has those to look for.
+# The init program of a guest that has only a kernel image: it prints facts about the kernel to the
+# second serial port. The file /functions names the functions to look for.
 # shellcheck shell=dash
 
 /bin/busybox mkdir -p /proc /sys /dev /tracing

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests of a worker, one at a time; tests with equal needs share a guest."""
+"""The guests of a test worker: one at a time, which tests with equal needs share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Machines:
         self.needs: dict[str, Any] = {}
 
     def get(self, flavor: str = "patched", **needs: Any) -> Guest:
-        """The running guest if it meets the needs, else a new one."""
+        """Return the running guest if it meets the needs; else end it and boot a new one."""
         wanted = {"flavor": flavor, **needs}
         if self.guest is None or self.guest.spoiled or wanted != self.needs:
             self.end()
             guest = new_guest(**wanted)
             guest.__enter__()
             self.guest, self.needs = guest, wanted
-            tools.back_to_boot(guest)  # a distribution's kernel has other defaults
+            tools.back_to_boot(guest)  # sets the defaults that tests expect; Debian's differ
         return self.guest
 
     def end(self) -> None:
@@ -40,7 +40,7 @@ class Machines:
             guest.close()
 
     def tidy(self) -> None:
-        """Restore the state after boot, and fail if the kernel has logged a bug."""
+        """Restore the state after boot in the guest; fail if its kernel has logged a bug."""
         guest = self.guest
         if guest is None:
             return

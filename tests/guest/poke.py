@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """poke.py UID: in a guest, write texts to files and report the results.
 
-Standard input is a JSON list of [path, text, times]: text times times is written. Standard output
-is a JSON list of [name of errno or "", value before, value after]; a value is null if the file is
-unreadable.
+Standard input is a JSON list of [path, text, times]; the text is repeated that often in one write.
+Standard output is a JSON list of [name of errno or "", value before, value after]; a value is null
+if the file cannot be read.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 
 def value(path: str) -> str | None:
-    """The content of a file."""
+    """Return the content of a file; None if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text(encoding="utf-8").strip()
     return None
 
 
 def poke(path: str, text: str, times: int) -> list[str | None]:
-    """Write once."""
+    """Make one write; return the name of its error or "", and the values before and after."""
     before, error = value(path), ""
     try:
         fd = os.open(path, os.O_WRONLY)

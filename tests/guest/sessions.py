@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The commands shown in documents, and their output."""
+"""Run the commands that documents show, and compare their output with that in the documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .test_ab import INCONCLUSIVE, WORSE
 from .tools import ROOT, must, readme
 
 PLACE = "/tmp/session"  # working folder of the commands
-# Measured output differs between runs, so only its first line is compared.
+# Output of these commands has measured numbers, so only its first line is compared.
 MEASURED = re.compile(r"mmpolicy (stats|map|try|ab run (?!--dry-run)|ab report)")
 # Shorter durations for tests, which may run on a slower machine.
 IN_A_TEST = {
@@ -27,7 +27,7 @@ FEW_PAIRS = "--block 1s --washout 0.2s --pairs 6 --aa-pairs 1"
 
 
 class Step(NamedTuple):
-    """A command, whether it runs on the host with the policies, and its output in the document."""
+    """A command of a document, whether it runs on the host (or at a desk), and its output there."""
 
     command: str
     here: bool
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
 
 def steps(text: str) -> list[Step]:
-    """All commands in the console blocks of a document."""
+    """Return all commands in the console blocks of a document, with the output shown below each."""
     blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     pattern = re.compile(r"^([#$]) (.*\n(?:> .*\n)*)((?:(?![#$] ).*\n)*)", re.MULTILINE)
     return [
@@ -46,7 +46,9 @@ def steps(text: str) -> list[Step]:
 
 
 def shape(output: str, measured: bool) -> list[str]:
-    """Lines without parts that differ between hosts: numbers, hashes, compression, columns."""
+    """Return the lines of an output without what differs between hosts: numbers, hashes, the
+    compression of modules, widths of columns. measured: only the first line.
+    """
     number = r"\b[0-9A-F]{20,}\b|\d[\d.:]*"
     output = re.sub(r"\.ko\.(xz|gz|zst)\b", ".ko", output)
     lines = [" ".join(re.sub(number, "N", line).split()) for line in output.splitlines()]
@@ -54,14 +56,14 @@ def shape(output: str, measured: bool) -> list[str]:
 
 
 def on_the_host(guest: Guest, command: str) -> str:
-    """Run a command in the guest, which must succeed or state why not."""
+    """Run a command in the guest; it must succeed, or print that it cannot do something."""
     result = guest.run(command, 1200, cwd=PLACE)
     assert result.rc == 0 or result.out.startswith("mmpolicy: cannot "), result.out
     return result.out
 
 
 def at_the_desk(command: str, folder: Path) -> str:
-    """Run a command where the samples were copied to."""
+    """Run a command on this machine, in the folder to which the samples were copied."""
     command = command.replace("mmpolicy", f"{sys.executable} -m mmpolicy", 1)
     done = subprocess.run(
         ["sh", "-c", command], check=False, cwd=folder, capture_output=True, text=True
@@ -70,7 +72,7 @@ def at_the_desk(command: str, folder: Path) -> str:
     return done.stdout
 
 
-# Output that differs on a kernel without the hooks: fewer policies, with the reason.
+# Commands whose output differs on a kernel without hooks, which has fewer policies and says why.
 OF_HOOKS = re.compile(r"mmpolicy (doctor|list|reset)\b")
 
 
@@ -93,7 +95,7 @@ def replay(guest: Guest, name: str, folder: Path, hooks: bool = True) -> None:
 
 
 def let_redis_have_them(guest: Guest) -> None:
-    """Type README.md's command that lets redis have large folios where `enabled` is `always`."""
+    """Type the commands of README.md that give redis large folios where `enabled` is `always`."""
     section = (TREE / "README.md").read_text().partition("\n## For one service\n")[2]
     before = section.partition("\n```\n")[0]
     commands = re.findall(r"^    (\S.*)$", before, re.MULTILINE)
@@ -118,8 +120,8 @@ def for_one_service(guest: Guest, folder: Path) -> None:
 
 
 def keep_it(guest: Guest) -> None:
-    """Type README.md's commands that keep the setting across a boot."""
+    """Type the commands of README.md that keep the setting across a boot."""
     _, commands = readme("For one service")
     must(guest, "\n".join(["set -e", *commands]), timeout=300)
-    # The files of the package are unmodified: an upgrade asks no question.
+    # no file of the package has changed, so an upgrade does not ask what to do with it
     assert "5" not in must(guest, "dpkg --verify mmpolicy | grep /etc/ | cut -d' ' -f1 || true")

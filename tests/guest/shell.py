@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A shell in a Debian with systemd, redis and the packages, for typing README's steps."""
+"""./dev shell --systemd: a shell in a Debian with systemd, redis and mmpolicy, to try README.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ also in /root. What you change is gone when you leave (exit). The host's files a
 
 
 def with_packages(system: System) -> None:
-    """Install as README does, by the line that `./dev package` prints, exactly as printed."""
+    """Install the packages by the line that `./dev package` prints, as README.md tells users."""
     system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
     (line,) = re.findall("^to install them, as root: (apt install /.*)$", dev_says("package"), re.M)
     debs = [Path(word) for word in line.split()[2:]]
@@ -34,7 +34,7 @@ def with_packages(system: System) -> None:
 
 
 def main() -> int:
-    """Boot it, and hand over the terminal."""
+    """Boot the system, and connect the terminal to its shell."""
     if os.geteuid():
         raise VmError("a Debian of its own takes root to install and to serve to the guest")
     if not sys.stdin.isatty():

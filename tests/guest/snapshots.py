@@ -16,11 +16,11 @@ from pathlib import Path
 KEYS = 100_000
 SIZE = 200
 BATCH = 100
-SAVE_EVERY = 50_000  # writes per snapshot, about a second in the guest
+SAVE_EVERY = 50_000  # writes between two snapshots, which take about a second in the guest
 
 
 def of_cgroup(cgroup: str, file: str, key: str) -> int:
-    """One number of a file with a key and a number per line."""
+    """Return the number after a key in a file of a cgroup."""
     lines = Path(cgroup, file).read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{key} "))
 
@@ -34,7 +34,7 @@ class Server:
         self.lines = self.socket.makefile("rb")
 
     def ask(self, commands: list[list[bytes]]) -> list[bytes]:
-        """The first line of the answer to each command."""
+        """Send commands; return the first line of the answer to each."""
         text = b"".join(
             b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
             for words in commands
@@ -43,7 +43,7 @@ class Server:
         return [self.lines.readline() for _ in commands]
 
     def write(self, keys: list[int], round_: int) -> None:
-        """Overwrite these keys."""
+        """Overwrite these keys with values of this round."""
         value = (b"%d" % round_ * SIZE)[:SIZE]
         for answer in self.ask([[b"SET", b"key:%d" % key, value] for key in keys]):
             if answer != b"+OK\r\n":
@@ -51,7 +51,7 @@ class Server:
 
 
 def main(path: str, cgroup: str, writes: int) -> None:
-    """Fill redis, then measure."""
+    """Fill redis; then write and measure, and print the result."""
     server = Server(path)
     for first in range(0, KEYS, BATCH):
         server.write(list(range(first, first + BATCH)), 1)

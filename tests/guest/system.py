@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A Debian of its own: a folder that a guest boots with systemd, and where dpkg works."""
+"""A Debian in a folder: a guest boots it with systemd, and dpkg works in it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ import pytest
 from lab.guest import SERIES
 from lab.machine import TREE, Kernel, cache_dir
 
-# What boots a Debian of its own does not run on arm64.
+# Marks tests that boot a Debian of their own, as the root file system of arm64 has no systemd.
 AMD64 = pytest.mark.amd64("the root of arm64 has no systemd")
-# Path of the host's files, in the folder and in its guest.
+# Where the files of this machine are seen, in the folder and in its guest.
 HOST = "/run/vm/host"
-# A mount namespace of its own: its mounts are gone at the end, whatever happens.
+# Enters the folder in a mount namespace of its own, so that its mounts end with the command.
 ENTER = """
 mkdir -p "$1$3/$2" && mount --bind "$2" "$1$3/$2" && mount -t proc proc "$1/proc" || exit
 exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     DEBIAN_FRONTEND=noninteractive sh -c "$4"
 """
-# Paths that differ between boots, are written at midnight, or belong to dpkg or to the tests.
+# Paths that do not count as changed: they differ between boots, are written at midnight, or
+# belong to dpkg or to the tests.
 NOISE = re.compile(
     r"/(proc|sys|dev|run|tmp|root|var/(log|cache|tmp|backups|lib/(dpkg|systemd|apt|redis|logrotate))"
     r"|etc/machine-id"
@@ -39,7 +40,7 @@ NOISE = re.compile(
 
 @contextmanager
 def folder_of_root(name: str) -> Iterator[Path]:
-    """A folder for a system, with files owned by root; removed at the end."""
+    """Make a folder for a system whose files belong to root; it is removed at the end."""
     if os.geteuid():
         pytest.skip("a Debian of its own takes root to install and to serve to the guest")
     path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_dir()))
@@ -58,14 +59,14 @@ def dev_says(*words: str, tree: Path = TREE) -> str:
 
 
 def dev(*words: str, tree: Path = TREE) -> list[Path]:
-    """Run a command of ./dev; return the paths on the last line that lists some after a word."""
+    """Run a command of ./dev; return the paths on the last line of its output that lists paths."""
     found = [line.split()[1:] for line in dev_says(*words, tree=tree).splitlines()]
     paths = [words for words in found if words and all(word.startswith("/") for word in words)]
     return [Path(word) for word in paths[-1]]
 
 
 def packages(folder: Path, version: str) -> list[Path]:
-    """Packages of this tree, built with the given version."""
+    """Build packages of this tree with this version; return their files."""
     copy = folder / f"tree-{version}"
     left_out = {"tests", "bench", "docs", "kernel-hooks", "__pycache__"}
 
@@ -91,7 +92,7 @@ class System:
     release: str
 
     def run(self, command: str) -> str:
-        """Run a command in the folder, on this machine; it must succeed."""
+        """Run a command in the folder as its root, on this machine; it must succeed."""
         argv = ["unshare", "--mount", "sh", "-c", ENTER, "enter"]
         argv += [str(self.folder), str(self.source), HOST, command]
         done = subprocess.run(
@@ -103,7 +104,7 @@ class System:
         return text
 
     def put(self, path: str, text: str) -> None:
-        """Create a file in the system."""
+        """Write a file in the system; path: within it."""
         file = self.folder / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -116,7 +117,7 @@ class System:
 
 
 def debian_kernels() -> dict[str, list[Path]]:
-    """Packages of two of Debian's kernels, by release; the newer one is last."""
+    """Return the packages of two of Debian's kernels, by release; the newer kernel is last."""
     found: dict[str, list[Path]] = {}
     for package in dev("package", "--distro", "cloud"):
         found.setdefault(package.parent.name, []).append(package)
@@ -124,7 +125,9 @@ def debian_kernels() -> dict[str, list[Path]]:
 
 
 def new_system(folder: Path, flavor: str) -> System:
-    """A fresh system with a kernel: Debian's from its packages, or one built by ./dev."""
+    """Return a new system with a kernel: one of Debian's, installed from its packages, or one that
+    ./dev has built.
+    """
     (base,) = dev("root")
     kernel = Kernel.of_flavor(SERIES, flavor)
     assert kernel.modules
@@ -140,7 +143,7 @@ def new_system(folder: Path, flavor: str) -> System:
 
 
 def put_kernel(system: System, modules: Path) -> None:
-    """Install the modules of a kernel built by ./dev, its configuration, and its source."""
+    """Install a kernel that ./dev has built: its modules, its configuration and its source."""
     folder = system.folder / "lib/modules" / system.release
     shutil.copytree(modules, folder, ignore=shutil.ignore_patterns("updates", "build"))
     (folder / "build").symlink_to(f"{HOST}{system.source}")
@@ -149,12 +152,12 @@ def put_kernel(system: System, modules: Path) -> None:
 
 
 def listing(text: str) -> set[str]:
-    """Lines of LIST without noise."""
+    """Return the lines that LIST has printed, without paths that match NOISE."""
     return {line for line in text.splitlines() if not NOISE.fullmatch(line.split("\t")[0])}
 
 
-# Each path with its kind, and for files whether they were written. Headers are left out, as they
-# are many and belong to the kernel.
+# Prints each path with its kind, and for a file also its size and when it was written. Headers of
+# the kernel are left out, as they are many.
 LIST = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path '/usr/src/linux-headers-*' \) \
     -prune -o -type f -printf '%p\t%m %s %T@\n' -o -printf '%p\t%y%l\n'

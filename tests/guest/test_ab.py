@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run` on a real kernel: it finds true effects, and always restores the state."""
+"""`ab run` on a real kernel: experiments find true effects, and always restore the state."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ WIDTH, HEIGHT = 1000, 2400
 BROWSER = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
 BROWSER += [f"--window-size={WIDTH},{HEIGHT}", "--host-resolver-rules=MAP * ~NOTFOUND"]
 NUMBERS = itertools.count()
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 INCONCLUSIVE, WORSE = 7, 8
 
 
 def says(pattern: str, key: str) -> str:
-    """Return a metric whose value is a figure that a run of the workload touch prints
-    about itself.
+    """Return the text of a metric: the number after `key` in the output of the workload touch,
+    which each sample runs with this pattern.
     """
     return f"{key}=cmd:{workload('touch')} {pattern} | grep -o '\"{key}\": [0-9]*'"
 
 
 def ab_run(guest: Guest, words: str, *metrics: str) -> str:
-    """A command that runs an experiment and writes FILE, its first word."""
+    """Return a command line for an experiment, preceded by the path of its samples file and a
+    space.
+    """
     out = f"/run/ab-{next(NUMBERS)}.jsonl"
     options = " ".join(f"--metric {shlex.quote(metric)}" for metric in metrics)
     return f"{out} mmpolicy ab run --out {out} {words} {options}"
@@ -58,9 +60,11 @@ def report_of(
     codes: Sequence[int] = (0,),
     noisy: str = "no metric",
 ) -> dict[str, Any]:
-    """Run an experiment to its end, and make its report on this host, which takes little time.
+    """Run an experiment to its end in the guest, and return its report, which this machine makes,
+    as it is faster.
 
-    A metric may be noisy: times in an emulated guest whose host has other work.
+    codes: exit codes that the report may have. noisy: a metric that may vary too much for a
+    finding, such as a time in an emulated guest.
     """
     out, command = ab_run(guest, words, *metrics).split(" ", 1)
     before = must(guest, STATE)
@@ -79,13 +83,13 @@ def report_of(
 
 
 def effects(data: dict[str, Any]) -> dict[str, Any]:
-    """Effects of a report, by metric."""
+    """Return the data of each metric in a report, by its name."""
     return {each["metric"]: each for each in data["metrics"]}
 
 
 def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
-    """Check in Chromium that the page shows the verdict, a line for each metric, and plots in
-    colour.
+    """Check in Chromium that the page of a report shows the verdict, a line for each metric, and
+    coloured plots.
     """
     picture = page.with_suffix(".png")
     argv = [*BROWSER, f"--user-data-dir={page.parent}/browser", f"--screenshot={picture}"]
@@ -104,9 +108,9 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
 
 
-# True effects are found. Under icount the clock jumps while the guest waits: an idle second takes
-# no time, and a read from the host takes some. So blocks are long, and a jump is a small part of
-# one.
+# Experiments that find true effects. The guest's clock counts instructions (icount) and jumps while
+# the guest waits: an idle second takes no time, a read from the host some. Blocks are long, so that
+# a jump is a small part of one.
 
 OPTIONS = "--design switchback --aa-pairs 2 --pairs 12 --lease 1h --cmd-timeout 1h"
 LONG_BLOCKS = f"{OPTIONS} --block 100 --washout 20 --interval 80"
@@ -122,7 +126,7 @@ def counting(machines: Machines) -> Guest:
 
 
 def test_equal_arms(counting: Guest, tmp_path: Path) -> None:
-    """An A/A run finds no effect."""
+    """A run with equal arms finds no effect."""
     metrics = says("every_64k 4", "kb"), says("forward 4", "faults")
     words = f"{LONG_BLOCKS} --control {FIXED}"
     report = report_of(counting, words, *metrics, folder=tmp_path, codes=[INCONCLUSIVE])
@@ -158,11 +162,11 @@ def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) ->
 
 
 def test_guard_restores_within_a_second(counting: Guest) -> None:
-    """The knob has its old value within a second after the guard is broken, as another process sees
-    it.
+    """At most a second after a guard is broken, another process reads the old value from
+    the knob.
     """
     guest = counting
-    never_idle = guest.start("exec chrt -i 0 sh -c 'while :; do :; done'")  # no clock jumps
+    never_idle = guest.start("exec chrt -i 0 sh -c 'while :; do :; done'")  # so no clock jumps
     must(guest, "mkdir -p /sys/fs/cgroup/guarded")
     before = must(guest, STATE)
     words = f"{SHORT} --control {FIXED} --treatment {ADAPTIVE} --pairs 200"
@@ -191,7 +195,7 @@ def test_guard_restores_within_a_second(counting: Guest) -> None:
     assert stopped - broken <= restored - broken <= 1
 
 
-# Under leases, the clock must not jump.
+# From here on the clock is real, as leases expire by it and must not see jumps.
 
 
 def wait_for(guest: Guest, condition: str) -> None:
@@ -205,7 +209,7 @@ ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 2 --pairs 500"
 
 
 def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple[str, Job]:
-    """Start a long experiment; return the PID of its process."""
+    """Start an experiment that would last for long; return the PID of its process, and its job."""
     metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.allocated_order_4"
     words = f"--design {design} {ENDLESS} --lease {lease} --control {FIXED} --treatment {ADAPTIVE}"
     words += f" {more}"
@@ -218,13 +222,15 @@ def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
-    """After SIGKILL at any moment, all is at stock within the lease, and no file is left."""
+    """After SIGKILL at any moment of a run, all is at stock within the lease, and the run has left
+    no file of its own.
+    """
     rng = random.Random(times)
     before = must(loaded, STATE)
     expired = 0
     for number in range(times):
         pid, job = begin(loaded, ("switchback", "split")[number % 2], lease="3s")
-        if number % 3 != 2:  # otherwise at any moment of its start
+        if number % 3 != 2:  # every third kill may hit the start of the run
             wait_for(loaded, f"grep -q 1 {ROOT}/experiment/enabled")
         moment = rng.uniform(0, 2)
         late = must(loaded, f"sleep {moment:.2f}; kill -KILL {pid}; sleep 4; {OVER}; {STATE}")
@@ -240,9 +246,10 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
 
 
 def test_two_at_once(loaded: Guest) -> None:
-    """A second run is refused and names the first; SIGHUP and SIGTERM restore the state.
+    """A second run is refused with an error that names the first; SIGHUP and SIGTERM end the first
+    one and restore the state.
 
-    The test uses no SIGINT, as a background job of the shell and its children ignore it.
+    SIGINT is not tested: a background job of the shell and its children ignore it.
     """
     before = must(loaded, STATE)
     for signal, status in (("HUP", 129), ("TERM", 143)):
@@ -259,8 +266,8 @@ def test_two_at_once(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
-    """A run in a bound cgroup, or with its processes, is refused; removing its cgroup
-    ends a run.
+    """A run is refused in a cgroup that is bound or inside a bound one. If its cgroup is removed, a
+    run ends.
     """
     inner = "/sys/fs/cgroup/scope/inner"
     must(loaded, f"mkdir -p {inner}; mmpolicy profile create own")
@@ -287,8 +294,8 @@ def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
-    """If the cgroup is created again, the policy decides for its new processes. While it has none,
-    the report has a doubt.
+    """If --at-switch creates the cgroup of a run again, the policy decides for its new processes.
+    If no process is in the cgroup, the report says that nothing was compared.
     """
     folder = "/sys/fs/cgroup/again"
     must(loaded, f"mkdir {folder}")
@@ -314,7 +321,7 @@ def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
 
 
 def test_split(loaded: Guest, tmp_path: Path) -> None:
-    """With --design split, processes in the treatment get no large folios on sparse access."""
+    """With --design split, only processes of the control get large folios on sparse access."""
     touch = f"{workload('touch')} every_64k 1 >/dev/null"
     job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
     words = (

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of an unpatched kernel as arms, without the module, measured by the folios of programs."""
+"""Knobs of a kernel without hooks as arms, without the module: programs show the folios
+they get.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from .tools import ROOT, THP, Pages, folios, must
 pytestmark = pytest.mark.flavor("unpatched")
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
-# Whether a program gets folios of 64 kB.
+# Metric: 1 if a program gets folios of 64 kB, else 0.
 LARGE = f"large=cmd:{workload('ops')} {DENSE} | grep -c '\"4\"' || true"
-# Turning huge pages off also makes the kernel change min_free_kbytes.
+# When huge pages are turned off, the kernel also changes min_free_kbytes.
 ARM = "hugepages-64kB/enabled=always,transparent_hugepage/enabled=never"
 ARM += ",compaction_proactiveness=0,khugepaged/pages_to_scan=1"
 KNOBS = f"cd / && find {THP} /proc/sys/vm -type f -perm -600 ! -name stat_refresh | sort"
 KNOBS += " | xargs grep -s ."
-# The oom_score_adj of a process's child.
+# Prints the oom_score_adj of the child of the process whose PID is in the file {mark}.
 SPARED = (
     'cd /proc; cat $(grep -ls "^PPid:.$(cat {mark})$" [0-9]*/status | sed s/status/oom_score_adj/)'
 )
@@ -36,15 +38,15 @@ RECOVERY = "/run/mmpolicy/knobs.json"
 
 @pytest.fixture
 def plain(machines: Machines) -> Guest:
-    """A kernel without hooks, on which the module is not loaded."""
+    """Return a guest whose kernel has no hooks; the module is not loaded."""
     guest = machines.get("unpatched", mem="2G", cpus=2, swap="1G")
     must(guest, f"[ ! -e {ROOT} ] && mmpolicy ab run --help >/dev/null")
     return guest
 
 
 def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
-    """Programs get folios of 64 kB in the treatment alone, and all knobs have their old values at
-    the end.
+    """Programs get folios of 64 kB in blocks of the treatment alone; at the end all knobs have
+    their old values.
     """
     free = must(plain, f"cat {FREE}; echo 12345 >{FREE}")
     before = must(plain, KNOBS)
@@ -67,8 +69,8 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
-    """After SIGKILL at any moment, all knobs and the folios of programs are as before within the
-    lease.
+    """After SIGKILL at any moment of a run, knobs and folios are as before within the lease, as the
+    watchdog restores them.
     """
     rng, before, in_force = random.Random(times), must(plain, KNOBS), 0
     endless = (
@@ -81,13 +83,13 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
         command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
         job = plain.start(f"sh -c 'echo $$ >{mark}; exec {command}' || exit")
         wait_for(plain, f"[ -s {mark} ] && [ -e {RECOVERY} ]")
-        if number % 2:  # while the knobs are in force
+        if number % 2:  # kill it while the knobs are in force
             wait_for(plain, f"grep -q '.always' {knob}")
             assert must(plain, SPARED.format(mark=mark)) == "-1000\n"
-            # A stopped process does not end its arm before the kill.
+            # SIGSTOP first: a stopped process cannot end the block before the kill
             moment = f"p=$(cat {mark}); until kill -STOP $p; grep -q '.always' {knob}; "
             moment += "do kill -CONT $p; sleep 0.1; done"
-        else:  # any moment from its start
+        else:  # kill it at any moment of its first second
             moment = f"sleep {rng.uniform(0, 1):.2f}"
         seen = must(plain, f"{moment}; cat {knob}; kill -KILL $(cat {mark})")
         job.wait()
@@ -101,14 +103,16 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
 
 
 def test_what_the_administrator_writes_stays(plain: Guest) -> None:
-    """An administrator's write ends the run, which reports it; the other knobs are restored."""
+    """If an administrator writes to a knob of a run, the run ends and says so. The written value
+    stays, and the other knobs are restored.
+    """
     before = must(plain, KNOBS)
     words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
     words += f" --lease 1m --treatment {ARM}"
     command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
     job = plain.start(command)
     wait_for(plain, f"grep -q '.always' {THP}/hugepages-64kB/enabled && [ -e {RECOVERY} ]")
-    # A write at the moment of a write by the run is lost, so it is repeated until the run sees it.
+    # the run may overwrite a write that comes at the same moment, so repeat until it sees one
     file, ends = f"{THP}/hugepages-64kB/enabled", f"[ ! -e {RECOVERY} ]"
     must(plain, f"until {ends}; do echo madvise >{file}; sleep 0.3; done", 60)
     result = job.wait()
@@ -120,7 +124,9 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
 
 
 def test_what_is_shown_without_the_module(plain: Guest) -> None:
-    """`mmpolicy thp` shows sizes, their counters and cgroups as a program uses them."""
+    """Without the module, `mmpolicy thp` shows sizes, counters and cgroups for a running
+    program.
+    """
     must(
         plain, "mkdir -p /sys/fs/cgroup/shown; echo +memory >/sys/fs/cgroup/cgroup.subtree_control"
     )

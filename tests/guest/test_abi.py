@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/sysfs-abi.txt agrees with the live files in both directions, and with the writes they
-refuse.
+"""docs/sysfs-abi.txt agrees with the files of the module: each has an entry, each entry a file, and
+each refuses the writes that its entry names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDERS = f"{ROOT} /sys/kernel/debug/mmpolicy /sys/module/mmpolicy/parameters"
 NOBODY = 65534
 
 
-# These depend on other state: test_profiles.py and others test them.
+# Errors that depend on other state, such as profiles: test_profiles.py and others test them.
 OWN_TESTS = {"ENOENT", "EEXIST", "ENOSPC", "ESRCH", "EBUSY"}
 
 ENDS = ("", "\n")
@@ -28,31 +28,31 @@ NOT_WORDS = ["\n", "Stock", "stoc", "stock adaptive", " stock", "[stock]", "0", 
 
 
 def live(guest: Guest) -> dict[str, int]:
-    """Path and mode of each file."""
+    """Return path and mode of each file of the module."""
     found = must(guest, f"find {FOLDERS} -type f -printf '%p %m\\n'")
     return {path: int(mode, 8) for path, mode in map(str.split, found.splitlines())}
 
 
 def entry_of(path: str) -> Entry:
-    """The one entry of the document for a file."""
+    """Return the only entry of the document that matches the path of a file."""
     (found,) = [entry for entry in ENTRIES if entry.matches(path)]
     return found
 
 
 def files(guest: Guest) -> list[tuple[str, Entry]]:
-    """Files that are documented as ABI."""
+    """Return path and entry of each file that is documented as ABI."""
     pairs = [(path, entry_of(path)) for path in live(guest)]
     return [(path, entry) for path, entry in pairs if entry.is_abi]
 
 
 def plain_files(guest: Guest) -> list[tuple[str, Entry]]:
-    """Files that take any number of a range, or one of some words."""
+    """Return path and entry of each file that takes a number of a range, or one of some words."""
     pairs = [pair for pair in files(guest) if not {"ENOENT", "ESRCH"} & {*pair[1].errors}]
     return [(p, e) for p, e in pairs if (e.range or e.values) and not p.endswith("/enabled")]
 
 
 def read(guest: Guest, path: str) -> str:
-    """The value of a file."""
+    """Return the value of a file as text."""
     return must(guest, f"cat {path}").strip()
 
 
@@ -95,7 +95,9 @@ def test_policies(loaded: Guest) -> None:
 
 
 def test_knobs_are_told_of(loaded: Guest) -> None:
-    """The files of each knob agree with the document, and no other files exist."""
+    """The folder `knobs` has an entry for each documented knob, and no other: its range, default,
+    unit and meaning.
+    """
     folder, profile = f"{ROOT}/knobs", f"{ROOT}/profiles/default/"
     told: dict[str, dict[str, str]] = {}
     for line in must(loaded, f"cd {folder} && grep -r .").splitlines():
@@ -126,7 +128,7 @@ def test_counters(loaded: Guest) -> None:
 
 
 def entry_counts(pattern: str, name: str) -> bool:
-    """Whether a live counter is documented."""
+    """Return whether a counter's name matches a pattern of the document."""
     return Entry("", "", 0, None, (), None, None, (), (pattern,)).counts(name)
 
 
@@ -145,7 +147,7 @@ def test_bounds_are_accepted(loaded: Guest) -> None:
 
 
 def test_words_are_accepted(loaded: Guest) -> None:
-    """Each word can be chosen; the brackets follow."""
+    """Each documented word can be written to its file, which then shows it in brackets."""
     pokes = []
     for path, entry in plain_files(loaded):
         if entry.mode == 0o644 and entry.values:
@@ -173,7 +175,9 @@ def test_reset_restores_every_default(loaded: Guest) -> None:
 
 
 def number_pokes(path: str, entry: Entry) -> list[Poke]:
-    """All wrong texts for a number."""
+    """Return all wrong writes to a file that takes a number, with the errors that they
+    must give.
+    """
     assert entry.range
     outside = [*OUTSIDE, str(entry.range[0] - 1), str(entry.range[1] + 1)]
     return [
@@ -187,7 +191,7 @@ def number_pokes(path: str, entry: Entry) -> list[Poke]:
 
 
 def word_pokes(path: str, entry: Entry) -> list[Poke]:
-    """All wrong texts for a choice."""
+    """Return all wrong writes to a file that takes a word, with the errors that they must give."""
     return [
         *(Poke(path, text, 1, ("EINVAL",)) for text in NOT_WORDS if text not in entry.values),
         Poke(path, "stock", 1000, ("EINVAL",)),

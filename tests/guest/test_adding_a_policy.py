@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/adding-a-policy.md is followed literally in a copy of the tree, until the policy decides
-folios.
+"""A copy of the tree follows docs/adding-a-policy.md literally, and the policy that this adds then
+decides folios in a guest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLICIES = re.compile(
 
 
 class Block(NamedTuple):
-    """A block of the document, and the last file named in the paragraph before the block."""
+    """A block of the document, and the file that it is for: the last one named before the block."""
 
     path: str
     kind: str
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    """Return all blocks in order."""
+    """Return all blocks of the document in order."""
     text = (TREE / "docs/adding-a-policy.md").read_text()
     found = re.findall(r"((?:[^\n]+\n)+)\n```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [
@@ -49,14 +49,14 @@ def blocks() -> list[Block]:
 
 
 def below_its_kind(text: str, line: str) -> str:
-    """Insert a line below the last line of the same kind in a text."""
+    """Return a text with a line inserted below the last line that begins with the same word."""
     kind = re.split(r"[/,]", line)[0]
     at = text.rindex("\n", 0, text.index("\n", text.rindex(f"\n{kind}") + 1) + 1) + 1
     return text[:at] + line + text[at:]
 
 
 def follow(tree: Path) -> list[str]:
-    """Apply the document; return the lines added to files of the module."""
+    """Change a copy of the tree as the document says; return the lines it adds to the module."""
     added = []
     listed = 0
     for block in blocks():
@@ -74,7 +74,7 @@ def follow(tree: Path) -> list[str]:
 
 
 def build(tree: Path, guest: Guest) -> Path:
-    """Build the module for the kernel of a guest, without a warning."""
+    """Build the module for the kernel of a guest, without any warning; return its file."""
     source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
     argv = ["make", "-C", str(source.resolve()), f"M={tree}", "W=1", "modules"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -85,7 +85,7 @@ def build(tree: Path, guest: Guest) -> Path:
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Path]:
-    """A copy of the tree, with the policy of the document added."""
+    """Make a copy of the tree with the policy of the document; it is removed at the end."""
     copy = Path(tempfile.mkdtemp(prefix="policy-", dir=cache_dir()))
     for name in COPIED:
         (copy / name).parent.mkdir(exist_ok=True)
@@ -98,13 +98,13 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module(tree: Path, all_machines: Any) -> Path:
-    """The module built from this copy."""
+    """Return the module built from the copy of the tree."""
     return build(tree, all_machines.get(mem="2G", cpus=2, swap="1G"))
 
 
 @pytest.fixture
 def known(guest: Guest, module: Path) -> Guest:
-    """A guest with this module loaded."""
+    """Return a guest with the module of the copy loaded."""
     must(guest, f"insmod {module}")
     return guest
 
@@ -142,7 +142,7 @@ def test_files(known: Guest, tree: Path) -> None:
 
 
 def check_knob(guest: Guest, entry: Entry, path: str) -> None:
-    """Default, mode and bounds."""
+    """Check that a knob has the default, the mode and the bounds of its entry."""
     assert must(guest, f"cat {path}").strip() == entry.default
     assert must(guest, f"stat -c %a {path}").strip() == f"{entry.mode:o}"
     assert entry.range
@@ -153,7 +153,9 @@ def check_knob(guest: Guest, entry: Entry, path: str) -> None:
 
 
 def test_set(known: Guest) -> None:
-    """`set` takes effect: the test touches the last page first, where no folio could begin."""
+    """`set` takes effect: the policy gives folios by its knob, but none to an area whose last page
+    is touched first.
+    """
     assert folios(known, DENSE) == [{0: 4096}]
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
     assert folios(known, DENSE) == [{2: 4096}]

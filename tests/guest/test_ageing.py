@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""adaptive with a tool that clears accessed bits: dense memory keeps its large folios."""
+"""`adaptive` while a tool clears accessed bits: dense memory keeps its large folios."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from .conftest import Machines
 from .tools import folios, must, switch
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 30.0  # each test, about
+SECONDS = 30.0  # rough duration of each test, for the schedule
 
 PART, PARTS = 4096, 12  # pages touched before each ageing, and number of ageings
 
-# Each runs as a child of the program, or waits for kernel threads to age.
+# Shell commands that clear accessed bits. A child of the program runs them, or the kernel's
+# threads.
 AGES = {
     "nobody": "true",
     "clear_refs": "echo 1 >/proc/$PPID/clear_refs",
-    # Creates a generation in the root cgroup, which walks all page tables.
+    # Creates a generation of MGLRU in the root cgroup, which walks all page tables.
     "mglru": """
         f=/sys/kernel/debug/lru_gen
         max=$(awk '$1 == "memcg" { on = $3 == "/" } on && /^ +[0-9]/ { g = $1 } END { print g }' $f)
@@ -43,7 +44,9 @@ AGES = {
 
 
 def faults(guest: Guest, touch: str, age: str) -> float:
-    """Number of folios of a program that is aged repeatedly, measured by its faults."""
+    """Return how many folios a program gets that runs `age` after each part of its memory; each
+    folio was one fault.
+    """
     parts = [f"{touch} {i * PART} {i * PART + PART} sh" for i in range(PARTS)]
     words = f"map {PART * PARTS} {' '.join(parts)} folios 0 {PART * PARTS} verify"
     (shown,) = folios(guest, words, *[age] * PARTS)
@@ -52,8 +55,8 @@ def faults(guest: Guest, touch: str, age: str) -> float:
 
 @pytest.mark.parametrize("who", [who for who in AGES if who != "nobody"])
 def test_aged_while_it_fills(machines: Machines, who: str) -> None:
-    """Aged while it fills upwards or downwards, a program has at most a tenth more faults than
-    without ageing.
+    """A program whose accessed bits are cleared while it fills upwards or downwards has at most a
+    tenth more faults than otherwise.
     """
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy; echo y >/sys/kernel/mm/lru_gen/enabled")

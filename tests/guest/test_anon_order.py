@@ -27,8 +27,8 @@ def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
 
 
 def test_what_was_mapped_is_counted(loaded: Guest) -> None:
-    """Counters of allocated folios grow by at least the folios of the area; the program has others,
-    too.
+    """The counter of allocated folios rises by at least the folios of the area; the rest of the
+    program gets some, too.
     """
     switch(loaded, "fixed", max_order=5)
     before = counters(loaded)["allocated_order_5"]
@@ -70,8 +70,8 @@ def test_never_overrules_sysfs(loaded: Guest) -> None:
 def test_a_write_to_the_huge_zero_page(loaded: Guest) -> None:
     """Under `never`, a write to the huge zero page gets a single page.
 
-    A read maps 2 MB of zeroes at once. On 6.12, stock gives a single page too; on later kernels a
-    huge page. Without hooks, no policy is asked there.
+    A read fault maps 2 MB of zeroes at once. At stock, a write then gets a single page on 6.12, and
+    a huge page on later kernels. Without hooks, the module is not asked about this write.
     """
     must(loaded, f"echo always >{THP}/enabled; echo 1 >{THP}/use_zero_page")
     count = "sed -n 's/^thp_zero_page_alloc //p' /proc/vmstat"
@@ -88,14 +88,14 @@ def test_a_write_to_the_huge_zero_page(loaded: Guest) -> None:
 
 
 def test_stock_obeys_sysfs(loaded: Guest) -> None:
-    """A loaded module with all policies at stock changes no folio."""
+    """While the module is loaded with all policies at stock, sysfs alone decides about folios."""
     assert folios(loaded, DENSE) == [{0: 4096}]
     must(loaded, f"echo always >{THP}/hugepages-64kB/enabled")
     assert folios(loaded, DENSE) == [{4: 4096}]
 
 
 def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
-    """After unload, no size that policies had enabled is enabled, whichever policy was active."""
+    """After unload, sizes that the policy needed are no longer enabled, and folios are small."""
     switch(loaded, "fixed", max_order=4)
     assert folios(loaded, DENSE) == [{4: 4096}]
     must(loaded, "rmmod mmpolicy")
@@ -103,7 +103,7 @@ def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
 
 
 def test_change_in_mid_run(loaded: Guest) -> None:
-    """A running program gets the folios of a new policy from the next fault on."""
+    """A running program gets the folios of a newly chosen policy from its next fault on."""
     switch(loaded, "fixed", max_order=4)
     words = "map 4096 touch 0 512 sh touch 512 1024 sh touch 1024 4096"
     found = folios(
@@ -115,7 +115,7 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     assert found == [{4: 512}, {0: 512}, {3: 3072}]
 
 
-# Requests of the application that override a policy
+# Memory whose program forbids or asks for huge pages, so that a policy does not decide
 
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
@@ -123,7 +123,9 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     "veto", (f"madvise 0 4096 {MADV_NOHUGEPAGE}", "thp_disable 1", "userfaultfd 0 4096")
 )
 def test_vetoes_win(loaded: Guest, policy: str, veto: str) -> None:
-    """Memory with MADV_NOHUGEPAGE, prctl or userfaultfd gets order 0 under every policy."""
+    """Memory that is excluded by MADV_NOHUGEPAGE, prctl() or userfaultfd gets order 0 under each
+    policy.
+    """
     switch(loaded, policy, max_order=9)
     assert folios(loaded, f"map 4096 {veto} touch 0 4096 folios 0 4096 verify") == [{0: 4096}]
 
@@ -141,7 +143,7 @@ def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_madv_collapse_works(loaded: Guest, policy: str) -> None:
-    """MADV_COLLAPSE is requested by the application, so no policy forbids it."""
+    """MADV_COLLAPSE works under each policy, as the application asks for it itself."""
     switch(loaded, policy)
     words = f"map 1024 touch 0 1024 madvise 0 1024 {MADV_COLLAPSE} folios 0 1024 verify"
     assert folios(loaded, words) == [{9: 1024}]
@@ -165,8 +167,8 @@ def test_vma_size(loaded: Guest) -> None:
 def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None:
     """On dense access, most memory is in folios of max_order, and no folio is larger.
 
-    In the first round the stack grows page by page, so no large folio fits. If the kernel keeps its
-    page tables, later rounds get no PMD mapping. A heap also grows in steps that are too small.
+    The stack is an exception: in the first round it grows page by page, so no large folio fits, and
+    if its page tables remain, later rounds get no PMD mapping. A heap grows in small steps, too.
     """
     switch(loaded, "adaptive", max_order=cap, min_folios=1)
     pages = touch(loaded, pattern, 64, rounds=2)["pages"]
@@ -177,8 +179,8 @@ def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None
 
 
 def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
-    """A folio above 64 kB is never larger than a fraction of the memory that the process had
-    before.
+    """Folios above 64 kB never exceed a fraction of the memory that the process had before, which
+    min_folios sets.
     """
     switch(loaded, "adaptive", max_order=9, min_folios=32)
     pages = touch(loaded, "forward", 128)["pages"]
@@ -196,7 +198,9 @@ def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
 
 
 def test_adaptive_probes_huge_blocks(loaded: Guest) -> None:
-    """Every n-th block of 2 MB gets smaller folios, whose accessed bits show use."""
+    """Every n-th block of 2 MB (probe_blocks) gets smaller folios, whose accessed bits tell how
+    much of the block is used.
+    """
     blocks = {}
     for every in (0, 2, 16):
         switch(loaded, "adaptive", max_order=9, min_folios=1, probe_blocks=every)
@@ -218,9 +222,9 @@ until [ $(cat {THP}/khugepaged/full_scans) -ge $end ]; do sleep 0.05; done
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_khugepaged_obeys(loaded: Guest, policy: str) -> None:
-    """khugepaged makes only folios that a fault could get; under stock it makes others too.
+    """khugepaged makes only folios that a fault could get under the policy; at stock it makes more.
 
-    The first area makes khugepaged scan the process.
+    The test touches an area first, so that khugepaged has the process in its list.
     """
     must(loaded, FAST)
     words = "map 512 touch 0 512 sh map 4096 touch 0 4096 sh folios 0 4096 sh folios 0 4096 verify"
@@ -237,11 +241,11 @@ POPULATE_READ = 22
 
 
 def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
-    """Under `adaptive` with 64 kB at most, khugepaged collapses a range if each of its pages was
-    used, and no other range.
+    """Under `adaptive` with max_order=4, khugepaged collapses a range only if each of its pages was
+    used.
 
-    In the second half of the area, the last page of a range was not touched, or a page was only
-    read and so maps the zero page. Under stock khugepaged collapses these too.
+    In the second half of the area, each range has a page that was not touched, or that was only
+    read and so maps the zero page. At stock, khugepaged collapses these ranges, too.
     """
     must(loaded, f"{FAST}; echo 511 >{THP}/khugepaged/max_ptes_none")
     switch(loaded, "adaptive", max_order=4)
@@ -258,10 +262,10 @@ def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
 
 @pytest.mark.parametrize(("policy", "cap"), (("never", 0), ("fixed", 2), ("adaptive", 9)))
 def test_khugepaged_leaves_small_what_was_left_small(loaded: Guest, policy: str, cap: int) -> None:
-    """With one page used in 64 kB, khugepaged leaves the folios as the policy made them.
+    """With one page used in each 64 kB, khugepaged leaves folios as the policy has made them.
 
-    All sizes are enabled, and max_ptes_none is at its maximum: under stock, each of these pages
-    would be enough for a folio of PMD size.
+    All sizes are enabled, and max_ptes_none is at its maximum, so that at stock, one page in 2 MB
+    is enough for a folio of PMD size.
     """
     must(loaded, f"{FAST}; {ALL_SIZES}; echo 511 >{THP}/khugepaged/max_ptes_none")
     if cap:
@@ -284,7 +288,7 @@ FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1300M
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
 def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
     """Folios are smaller while little memory is available, and large again afterwards."""
-    # adaptive gives huge pages to processes that have 64 MB
+    # 128 MB, as adaptive gives huge pages only to processes that have 64 MB
     words = "map 32768 touch 0 32768 folios 0 32768"
     must(loaded, f"echo 50 >{POINT}/min_available_percent")
     switch(loaded, policy, max_order=9)
@@ -319,10 +323,11 @@ OUT = f"madvise 0 4096 {MADV_PAGEOUT}"
 
 @pytest.mark.parametrize("order", (2, 4, 8))
 def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
-    """Pages come back from zram in folios of max_order, with their content.
+    """Pages come back from zram in folios of max_order, with their content, whatever folios they
+    went out in.
 
-    Their swap slots are contiguous, whatever folios they went out in, and aligned for a larger
-    folio, as this swap area was not used before.
+    The swap area is new, so the pages get swap slots that are contiguous and aligned, as larger
+    folios need them.
     """
     must(loaded, "swapoff /dev/zram0 && swapon /dev/zram0")
     switch(loaded, "fixed", max_order=4)
@@ -343,7 +348,7 @@ def test_never_swaps_in_single_pages(loaded: Guest) -> None:
     assert folios(loaded, words, f"echo never >{POINT}/policy") == [{0: 4096}]
 
 
-# All operations that move, share, split or drop pages
+# Operations that move, share, split or drop pages, as words for ops
 
 SCENES = {
     "fork": "map 2048 touch 0 2048 fork verify every 0 2048 3 fork verify",
@@ -373,8 +378,8 @@ def test_data_survives(loaded: Guest, scene: str) -> None:
 
 
 def test_neighbours_may_differ(loaded: Guest) -> None:
-    """With a hole in a block, the rest of the block gets smaller folios around the hole, and none
-    across it.
+    """If a block has a hole, the rest of the block gets folios that end at the hole; the next block
+    gets one of 2 MB.
     """
     switch(loaded, "fixed", max_order=9)
     words = "map 1024 touch 300 301 folios 0 1024 verify"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The module on Debian's arm64 kernel for clouds, in emulation: `./dev test --arch arm64`.
 
-That also runs the tests of other files, except those marked amd64.
+That command also runs the tests of other files, except those marked amd64.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from .tools import (
 )
 
 FLAVOR = "cloud-arm64"
-CHECKED = "traced-kasan-arm64"  # lockdep, KASAN and other checkers
-LARGER_PAGES = "16k-arm64"
+CHECKED = "traced-kasan-arm64"  # a kernel with lockdep, KASAN and other checkers
+LARGER_PAGES = "16k-arm64"  # a kernel with pages of 16 kB
 pytestmark = pytest.mark.flavor(FLAVOR)
-SECONDS = 30.0  # each test, about
+SECONDS = 30.0  # rough duration of each test, for the schedule
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 FREE = "map 4096 touch 0 4096 madvise 0 4096 8 touch 0 4096"  # MADV_FREE
@@ -56,7 +56,7 @@ OTHERS = (("thp_gfp", "light"), ("compact", "budget"), ("madv_free", "cap"))
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Debian's kernel with two CPUs and zram swap; the module is not loaded."""
+    """Return a guest with Debian's kernel, two CPUs and zram swap; the module is not loaded."""
     guest = machines.get(FLAVOR, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
@@ -90,7 +90,7 @@ def test_adaptive(loaded: Guest) -> None:
 
 
 def test_untried_build(guest: Guest) -> None:
-    """anon_order is refused with the reason, and other points work."""
+    """On a build that was not tested, anon_order is refused with the reason; other points work."""
     must(guest, "modprobe mmpolicy untested=0")
     assert guest.run(f"echo adaptive >{POINT}/policy").rc
     assert "untested=1" in must(guest, f"cat {ROOT}/points/anon_order 2>/dev/null; dmesg | tail -5")
@@ -99,9 +99,8 @@ def test_untried_build(guest: Guest) -> None:
 
 
 def test_fingerprint(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fingerprint is equal on each CPU, at each boot and while functions are traced.
-
-    Otherwise a host would report after a boot that its kernel is another build.
+    """The fingerprint of a kernel is equal on each CPU model, at each boot, and while functions are
+    traced. Otherwise a host would say after a boot that its kernel is another build.
     """
     found, models = list[str](), list[str]()
 
@@ -128,7 +127,7 @@ def test_larger_pages(machines: Machines) -> None:
     guest = machines.get(LARGER_PAGES, mem="2G", cpus=2)
     assert must(guest, "python3 -c 'import mmap; print(mmap.PAGESIZE)'") == "16384\n"
     assert guest.run("modprobe mmpolicy untested=1").rc
-    assert "pages of this kernel have 16 kB, those that the module needs have 4 kB" in must(
+    assert "the pages of this kernel have 16 kB, and the module needs pages of 4 kB" in must(
         guest, "dmesg"
     )
     assert not must(guest, "grep ^mmpolicy /proc/modules || true")
@@ -139,7 +138,7 @@ def test_larger_pages(machines: Machines) -> None:
     assert found["page_bytes"] == 16384
     assert [{"page": 0, "pages": 16, "kind": "0", "zero": False}] in [
         area["runs"] for area in found["areas"]
-    ]  # 64 pages of 4 kB are 16 of this kernel's
+    ]  # 64 pages of 4 kB are 16 pages of this kernel
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive", "never", "vma_size"])
@@ -171,9 +170,9 @@ def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
 
 
 def test_what_policies_cost(all_machines: Machines) -> None:
-    """Policies cost a bounded number of instructions, relative to all sizes off in the same guest.
+    """Policies cost at most so many instructions more than all sizes off, in one guest.
 
-    Where `adaptive` saves little, it costs at most 1.04 of its cost on amd64.
+    Where `adaptive` saves little, it costs at most 1.04 times what it costs on amd64.
     """
     all_machines.end()
     results = Results("arm64", {})
@@ -200,7 +199,9 @@ def test_what_policies_cost(all_machines: Machines) -> None:
 
 @pytest.fixture
 def folded(machines: Machines) -> Guest:
-    """Return a guest with two nodes, swap, the module, and mmpolicy_folded."""
+    """Return a guest with two nodes, swap, the module, and mmpolicy_folded, which looks at page
+    tables while kernel threads change them.
+    """
     guest = machines.get(FLAVOR, mem="2G", cpus=2, nodes=2, swap="1G")
     back_to_boot(guest)
     must(guest, "modprobe mmpolicy untested=1; rmmod mmpolicy_folded; modprobe mmpolicy_folded")
@@ -220,7 +221,9 @@ def looked(guest: Guest, looks: int) -> dict[str, int]:
 
 
 def test_witnesses_are_not_folded(folded: Guest) -> None:
-    """Under adaptive, the first and last page of a folio are never in a folded block."""
+    """Under `adaptive`, the first and the last page of a folio are never in a folded block, where
+    the CPU would set one accessed bit for all pages.
+    """
     switch(folded, "adaptive", max_order=4)
     found = looked(folded, 1500)
     assert found["blocks"] > 1_000_000 and found["witnesses"] > 10_000
@@ -228,7 +231,9 @@ def test_witnesses_are_not_folded(folded: Guest) -> None:
 
 
 def test_others_are_folded(folded: Guest) -> None:
-    """At stock and under fixed, folios are folded, and no accessed bit is cleared."""
+    """At stock and under `fixed`, folios are in folded blocks, and mmpolicy_folded counts nothing
+    wrong.
+    """
     must(folded, f"echo always >{THP}/hugepages-64kB/enabled")
     stock = looked(folded, 50)
     switch(folded, "fixed", max_order=4)
@@ -237,15 +242,15 @@ def test_others_are_folded(folded: Guest) -> None:
 
 
 def test_folded_witnesses_are_seen(folded: Guest) -> None:
-    """With plant=1, mmpolicy_folded reports the folded blocks in which it clears an
-    accessed bit.
+    """With plant=1, mmpolicy_folded clears accessed bits in folded blocks itself, and must report
+    each as wrong.
     """
     must(folded, "echo 1 >/sys/module/mmpolicy_folded/parameters/plant")
     switch(folded, "fixed", max_order=4)
     assert looked(folded, 50)["wrong"] > 100
 
 
-# Other ways to see the use of pages, as changes of the module: file, text, and what replaces it
+# Other ways for the module to see the use of pages, as edits: file, text, and its replacement
 FOLD, TABLE, FAULT = "arch/arm64/fold.c", "arch/arm64/table.h", "provider/fault.c"
 Edit = tuple[str, str, str]
 FOLDED: list[Edit] = [
@@ -264,12 +269,12 @@ WAYS: dict[str, list[Edit]] = {
     "folded, entries read raw": RAW,
     "as on amd64": [*RAW, (TABLE, "READ_ONCE(*(pte))\n", "ptep_get_lockless(pte)\n")],
 }
-USED_KB = 2048  # by the sparse half of dense_sparse on 64 MB
+USED_KB = 2048  # kB that the sparse half of dense_sparse uses, with 64 MB
 
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[dict[str, Path]]:
-    """Build the module in each way; return the folder of each."""
+    """Build the module once for each way; return the folder of each build."""
     place = cache_dir() / "ways"
     shutil.rmtree(place, ignore_errors=True)
     sources = Kernel.of_flavor(SERIES, FLAVOR).image.parent / "src"
@@ -293,11 +298,12 @@ def built() -> Iterator[dict[str, Path]]:
 @pytest.mark.full
 @pytest.mark.skipif(SERIES != "6.12", reason="the compiler of later kernels is in another root")
 def test_ways_to_see_use(all_machines: Machines, built: dict[str, Path]) -> None:
-    """Mapping the outermost blocks unfolded leaves no witness in a folded block and wastes no
-    memory, at the lowest cost of the ways that do.
+    """If the module maps the outermost blocks of a folio unfolded, no witness is in a folded block,
+    and no memory is wasted. Of the ways that reach this, it costs least.
 
-    The emulator ignores PTE_CONT and sets the accessed bit of one page, so memory shows nothing of
-    a way that reads folded entries raw: hardware may set the bit of any of the 16.
+    Memory in a guest says nothing about ways that read folded entries as they are: the emulator
+    ignores PTE_CONT and sets the accessed bit of one page, where hardware may set that of any of
+    the 16.
     """
     all_machines.end()
     results = Results("ways", {})

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Short memory lowers orders, whichever CPU detects it, and whichever node or cgroup is short."""
+"""Short memory lowers orders: whichever CPU notices it, and whether a node, a cgroup or the host is
+short.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,17 @@ SMALL = "map 1024 touch 0 1024 folios 0 1024"
 LIMIT_MB = 32
 FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/x86_64-linux-gnu/*.so.*"
 LARGE_FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/gcc/x86_64-linux-gnu/*/cc1"
-# Extra cost allowed on arm64, where a fault at order 0 takes fewer instructions.
+# Limit of the cost of a fault, relative to max_order=0; by whether the guest is arm64, where a
+# fault of order 0 takes fewer instructions.
 SHORT = {False: 1.07, True: 1.1}
-PLACES = 560  # one page of each 64 kB; as large folios they would exceed the limit
+PLACES = 560  # pages in use, one in each 64 kB; as large folios they would exceed the limit
 SPARSE = f"map {16 * PLACES} every 0 {16 * PLACES} 16 folios 0 {16 * PLACES}"
 CGROUP = "/sys/fs/cgroup/mmpolicy-available"
 
 
 @contextmanager
 def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
-    """Run a command that fills `mib` MiB with a file in tmpfs."""
+    """Fill `mib` MiB with a file in tmpfs, for the time of a `with` block; command: runs head."""
     must(guest, "mkdir -p /fill && mount -t tmpfs -o size=95% fill /fill")
     must(guest, f"{command} head -c {mib}M /dev/zero >/fill/f; sleep 0.3")
     try:
@@ -41,8 +44,8 @@ def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
 
 
 def test_while_a_cpu_idles(machines: Machines) -> None:
-    """Short memory is noticed while the CPU that started the sampling is idle and another CPU uses
-    the memory up.
+    """Short memory is noticed although the CPU that sampled first idles, while another CPU uses up
+    the memory.
     """
     guest = machines.get(mem="1G", cpus=4, append="isolcpus=3 tsc=reliable")
     must(guest, "modprobe mmpolicy; for irq in /proc/irq/*/smp_affinity; do echo 1 >$irq; done; :")
@@ -70,8 +73,8 @@ def test_pages_of_hugetlb_do_not_lower_orders(machines: Machines) -> None:
 
 @contextmanager
 def cgroups(guest: Guest, limit: str) -> Iterator[str]:
-    """Make a cgroup with two children and a limit; return prefixes that run commands in the first
-    child.
+    """Make a cgroup with two children and a limit, for the time of a `with` block; yield shell
+    commands that move into the first child.
     """
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
@@ -86,9 +89,9 @@ def cgroups(guest: Guest, limit: str) -> Iterator[str]:
 def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
     """Folios are small if large ones would make the cgroup or an ancestor reclaim.
 
-    The test uses one CPU, as each CPU keeps up to 256 kB that it has charged in advance.
+    The program runs on one CPU, as each CPU charges up to 256 kB in advance.
     """
-    must(loaded, ops_command(SMALL))  # so that its program is not charged to the cgroup
+    must(loaded, ops_command(SMALL))  # reads the program's file first, outside of the cgroup
     switch(loaded, "fixed", max_order=4)
     with cgroups(loaded, limit) as begin:
         (shown,) = histograms(must(loaded, f"taskset 1 sh -c '{begin} {ops_command(SPARSE)}'"))
@@ -101,19 +104,19 @@ def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
 
 @pytest.mark.parametrize(("limit", "reader"), [("one/memory.max", "one"), ("memory.max", "two")])
 def test_files_fill_a_limit(loaded: Guest, limit: str, reader: str) -> None:
-    """A cgroup that is full of file pages does not count as short, whichever child has them."""
+    """A cgroup does not count as short if file pages fill it, whichever child has read them."""
     must(loaded, "echo 3 >/proc/sys/vm/drop_caches")
     switch(loaded, "fixed", max_order=4)
     with cgroups(loaded, limit) as begin:
         read = begin.replace("one", reader)
         full = f"[ $(cat {CGROUP}/memory.current) -gt {int(LIMIT_MB * 0.97 * 2**20)} ]"
         fill = f"for i in $(seq 9); do sh -c '{read} cat {FILES}' >/dev/null; {full} && break; done"
-        must(loaded, fill)  # reclaim sometimes frees more than needed
-        must(loaded, f"{full} && sleep 1")  # until the worker has walked over the cgroups
+        must(loaded, fill)  # repeated, as reclaim sometimes frees more than needed
+        must(loaded, f"{full} && sleep 1")  # the module's worker looks at the cgroups meanwhile
         before = counters(loaded)["lowered"]
         (shown,) = histograms(must(loaded, f"sh -c '{begin} {ops_command(SMALL)}'"))
         assert counters(loaded)["lowered"] == before
-    assert shown[4] > 512  # the kernel does not reclaim for them either
+    assert shown[4] > 512  # nor does the kernel reclaim for these folios
 
 
 READ_IN_TURNS = """
@@ -131,8 +134,8 @@ for i in range(children // 2):
 
 @contextmanager
 def full_of_files(guest: Guest, children: int) -> Iterator[None]:
-    """Make children of CGROUP, of which the newer half has read another part of large
-    files each.
+    """Make children of CGROUP, for the time of a `with` block. Each one of the newer half has read
+    its own part of large files.
     """
     names = f"$(seq 0 {children - 1})"
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
@@ -140,7 +143,7 @@ def full_of_files(guest: Guest, children: int) -> Iterator[None]:
     must(guest, f"cd {CGROUP} && mkdir {names} && echo 3 >/proc/sys/vm/drop_caches")
     try:
         image = Kernel.of_flavor(guest.series, guest.flavor).image
-        files = image if guest.arch.root else LARGE_FILES  # a root of another architecture has none
+        files = image if guest.arch.root else LARGE_FILES  # a root of arm64 has no large files
         read = f"python3 -c {shlex.quote(READ_IN_TURNS)} {CGROUP} {children} {files}"
         must(guest, f"(exec setarch -R {read})", timeout=120)
         yield
@@ -150,11 +153,11 @@ def full_of_files(guest: Guest, children: int) -> Iterator[None]:
 
 @pytest.mark.flavor("cloud")
 def test_files_of_many_fill_a_limit(machines: Machines) -> None:
-    """A cgroup that is near its limit by files of 200 children does not count as short, and faults
-    there cost no more.
+    """A cgroup does not count as short if files of 200 children fill it, and its faults cost no
+    more.
 
-    The kernel does not reclaim here. The test counts instructions of a fault with the limit, and
-    without.
+    The kernel does not reclaim in this test. It compares the instructions of a fault with the limit
+    and without it.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy")
@@ -177,10 +180,10 @@ def test_files_of_many_fill_a_limit(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
-    """Under three nested cgroups that are short, each fault gets a page, and costs little more than
-    with max_order=0.
+    """Under three nested cgroups that are short, each fault gets a single page, and costs little
+    more than with max_order=0.
 
-    Memory is checked once per tick; the test counts instructions.
+    The module checks memory once per tick. The test counts instructions.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
@@ -203,9 +206,7 @@ def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_a_process_outgrows_its_node(machines: Machines) -> None:
-    """The folios of a process that outgrows its node stay large: first on its node, then on the
-    other.
-    """
+    """If a process outgrows its node, its folios stay large on this node and on the next one."""
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     switch(guest, "fixed", max_order=4)
@@ -218,8 +219,8 @@ def test_a_process_outgrows_its_node(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_bound_to_a_full_node(machines: Machines) -> None:
-    """Folios are small if the only allowed node is full, however much the CPU's own
-    node has free.
+    """If the only node that a process may use is full, its folios are small, although the node of
+    its CPU has free memory.
     """
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")

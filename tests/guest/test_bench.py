@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` on Debian's own kernel: a policy for one command, the kernel's knobs, and how both are
-restored.
+"""`bench` on Debian's own kernel: it gives one command a policy, sets knobs of the kernel, and
+restores both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .test_stock_kernel import HOOKED, SIZES
 from .tools import ROOT, SCRIPT, THP, back_to_boot, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 50.0  # each test, about
+SECONDS = 50.0  # rough duration of each test, for the schedule
 DENSE = ops_command("map 4096 touch 0 4096 folios 0 4096")
 OFF = f"off: {THP}/enabled=never"
 LARGE = f"64 kB: {THP}/enabled=never,{THP}/hugepages-64kB/enabled=always"
@@ -27,7 +27,7 @@ STATE = f"{SIZES}; {HOOKED} | grep mmp; ls {ROOT}/profiles; cat {ROOT}/state"
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Debian's kernel with the module, all stock."""
+    """Return a guest with Debian's kernel, and the module loaded, all stock."""
     guest = machines.get("cloud", mem="2G", cpus=2)
     back_to_boot(guest)
     must(guest, "modprobe mmpolicy")
@@ -61,8 +61,8 @@ def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_killed_under_a_policy(guest: Guest) -> None:
-    """If `bench` is killed under a policy, the program dies, and neither policy nor setting is
-    left.
+    """If `bench` is killed while a policy is in force, the program dies, too, and the policy, its
+    profile and all settings are as before.
     """
     before = must(guest, STATE)
     command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
@@ -76,7 +76,7 @@ def test_killed_under_a_policy(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_killed_at_random_moments(guest: Guest) -> None:
-    """The knobs are restored after each kill, even if the watchdog is killed at another moment."""
+    """The knobs are restored after each kill, also if another kill hits the watchdog."""
     before = must(guest, STATE)
     script = Path(__file__).with_name("bench_kills.py")
     found = json.loads(must(guest, f"{SCRIPT} {script} 1 100", timeout=3600))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Profiles, bindings, cgroups and experiments come and go under processes that fault and exit."""
+"""Profiles, bindings, cgroups and experiments appear and vanish while processes fault and exit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lab.programs import ran, workload
 from .conftest import Machines
 from .tools import ROOT, checkers, must
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 CGROUPS = "/sys/fs/cgroup/storm"
 MEASURES = (
     "created",
@@ -25,8 +25,8 @@ MEASURES = (
 
 @checkers("seconds", 20, 600, kasan=600, kcsan=300)
 def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
-    """In a storm of changes, no page holds foreign data, no binding is left, and the kernel's
-    checkers report no bug.
+    """After many random changes, no page has had data of another process, no binding is left, and
+    the kernel's checkers report no bug.
     """
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy")

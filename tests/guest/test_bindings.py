@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Bindings of cgroups and processes, checked by the folios of programs; and their cost."""
+"""Bindings of cgroups and processes: programs show by their folios who decides; and their cost."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ NEW_PROCESS = f"sh -c {shlex.quote(ops_command(DENSE))}"
 
 @pytest.fixture
 def two(loaded: Guest) -> Iterator[Guest]:
-    """Make profiles a (adaptive), b (never) and c (fixed, 64 kB), and cgroups t/a and t/b, which
-    are not bound.
+    """Return a guest with profiles a (adaptive), b (never) and c (fixed, 64 kB), and with cgroups
+    t/a and t/b, which are not bound.
     """
     script = "for name in a b c; do echo $name >create || exit; done; "
     script += "echo adaptive >a/anon_order/policy && echo never >b/anon_order/policy"
@@ -47,31 +47,31 @@ def two(loaded: Guest) -> Iterator[Guest]:
 
 
 def bind(profile: str, *cgroups: str) -> str:
-    """Return shell commands that bind cgroups below the top."""
+    """Return shell commands that bind cgroups below TOP to a profile."""
     lines = [f"stat -c %i {TOP}/{cgroup} >{PROFILES}/{profile}/cgroups" for cgroup in cgroups]
     return " && ".join(lines)
 
 
 def enter(cgroup: str, process: str = "$$") -> str:
-    """Return a shell command that moves a process."""
+    """Return a shell command that moves a process into a cgroup; process: its PID."""
     return f"echo {process} >{TOP}/{cgroup}/cgroup.procs"
 
 
 def inside(guest: Guest, cgroup: str, words: str = DENSE, *shell: str) -> list[Pages]:
-    """Run ops in a cgroup."""
+    """Run ops in a cgroup; return the folios that each "folios" has printed."""
     command = f"{enter(cgroup)} && exec {ops_command(words, *shell)}"
     return histograms(must(guest, f"sh -c {shlex.quote(command)}"))
 
 
 def is_large(found: Pages) -> bool:
-    """Return whether folios look as under `adaptive` in a dense area: nearly all memory
-    in 64 kB.
+    """Return whether nearly all of 4096 pages are in folios of 64 kB, as under `adaptive` in a
+    dense area.
     """
     return found.get(4, 0) >= 4096 - 64 and sum(found.values()) == 4096
 
 
 def bound(guest: Guest, profile: str, kind: str) -> set[int]:
-    """Return the ids in "cgroups" or "pids"."""
+    """Return the ids of what is bound to a profile; kind: "cgroups" or "pids"."""
     return {int(word) for word in must(guest, f"cat {PROFILES}/{profile}/{kind}").split()}
 
 
@@ -106,8 +106,8 @@ def test_counters_are_of_the_profile(two: Guest) -> None:
 
 
 def test_a_task_that_moves(two: Guest) -> None:
-    """When a task moves, the new cgroup decides at once, there and back, also for faults of its
-    other threads.
+    """When a task moves to another cgroup and back, the policy of its cgroup decides from the next
+    fault on.
     """
     must(two, bind("c", "a") + " && " + bind("b", "b"))
     words = f"{DENSE} sh {DENSE} sh {DENSE}"
@@ -142,7 +142,7 @@ def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
 
 
 def test_many_cgroups(two: Guest) -> None:
-    """A thousand cgroups can be bound, are all listed, and are told apart."""
+    """A thousand cgroups can be bound to two profiles; all are listed, and each has its policy."""
     make = f"cd {TOP}/a && mkdir $(seq 1000) && stat -c %i $(seq 1000)"
     ids = must(two, make).split()
     halves = {"c": ids[:500], "b": ids[500:]}
@@ -213,7 +213,7 @@ def test_refused_bindings(two: Guest) -> None:
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Results:
-    """Instructions of a fault, by the place of the task and the bindings."""
+    """Return the instructions of a fault, by the place of the task and by what is bound."""
     all_machines.end()
     return bindings.run(quick=True)
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Boots of a Debian with its own kernel and many bound services; README's steps, and a boot."""
+"""Boots of a Debian with its own kernel and many bound services; the steps of README.md, and the
+state after a boot.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ from .test_packages import YES, as_printed
 from .test_try_ends import WORKS
 from .tools import KHUGEPAGED, ROOT, THP, histograms, readme
 
-SECONDS = 100.0  # each test, about
+SECONDS = 100.0  # rough duration of each test, for the schedule
 SERVICES, CGROUPS, PAGES = 40, 1500, 64
-ODD = r"postgresql@16\x2dmain"  # a name made by systemd-escape
+ODD = r"postgresql@16\x2dmain"  # an instance whose name has the escape of systemd
 NAMES = [*(f"many{number:02}" for number in range(SERVICES - 1)), ODD]
-# The first instruction of the service maps memory, and its folios show its policy.
+# The first program of each service maps memory, and prints its folios, which show its policy.
 SERVICE = f"""\
 [Unit]
 After=crowd.service
@@ -45,7 +47,7 @@ NoNewPrivileges=yes
 [Install]
 WantedBy=multi-user.target
 """
-# Instances of a template, and a name that systemd escapes in the path of the cgroup.
+# Instances of a template. The path of their cgroup has a name that systemd escapes.
 INSTANCE = SERVICE.replace("/run/many/%N", "/run/workers/%n")
 CROWD = f"""\
 [Unit]
@@ -70,7 +72,7 @@ max_order = 4
 [profiles.small]
 """
 DAMAGED = "many07"
-# The command's state is on a separate file system, which is full.
+# Puts the state of the command on a file system of its own, which another unit fills.
 FULL = "tmpfs /var/lib/mmpolicy tmpfs size=16k 0 0\n"
 FILL = """\
 [Unit]
@@ -91,7 +93,7 @@ pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """Return a Debian with the packages; each guest has its own writable layer."""
+    """Return a Debian with the packages; each guest has a writable layer of its own over it."""
     with folder_of_root("boot") as path:
         system = new_system(path, "cloud")
         system.put("etc/apt/apt.conf.d/90yes", YES)
@@ -101,10 +103,10 @@ def system() -> Iterator[System]:
 
 @contextmanager
 def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
-    """A booted guest, which is checked when it ends.
+    """Boot a guest, yield it, and check it at the end; enabled: huge pages.
 
-    Debian's `always` gives 2 MB folios to all processes, so tests that compare processes begin with
-    `madvise`.
+    Debian's own `always` gives 2 MB folios to all processes. Tests that compare processes begin
+    with `madvise`, so that policies make the difference.
     """
     words = f"transparent_hugepage={enabled}"
     with new_guest("cloud", mem="3G", cpus=2, root=system.folder, append=words) as guest:
@@ -115,7 +117,7 @@ def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
 
 @pytest.fixture(scope="module")
 def many(system: System) -> System:
-    """This system with many services, each bound by a file of its own."""
+    """Return this system with many services, each bound by a manifest of its own."""
     system.put("etc/systemd/system/crowd.service", CROWD)
     system.put("etc/mmpolicy/host.toml", PROFILE)
     for name in NAMES:
@@ -146,7 +148,7 @@ def folios(guest: Guest) -> dict[str, dict[str, int]]:
 
 
 def bound(guest: Guest) -> int:
-    """Number of cgroups that the kernel has bound to the profile."""
+    """Return the number of cgroups that are bound to the profile web."""
     return len(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
 
 
@@ -160,7 +162,7 @@ def test_all_of_many_services(many: System) -> None:
         assert must(guest, "journalctl -q -b -t mmpolicy -p err") == ""
         cgroups = "find /sys/fs/cgroup -type d | wc -l"
         assert int(must(guest, cgroups)) >= CGROUPS
-        # A lost binding is restored and reported.
+        # mmpolicy-verify binds a cgroup again that has lost its binding, and reports this
         group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/many03.service").strip()
         must(guest, f"echo -{group} >{ROOT}/profiles/web/cgroups")
         must(guest, "systemctl start mmpolicy-verify", timeout=300)
@@ -171,7 +173,9 @@ def test_all_of_many_services(many: System) -> None:
 
 
 def check_names_of_systemd(guest: Guest) -> None:
-    """A template covers its instances and an alias its unit, also after a rename or restart."""
+    """Check that a template covers its instances, and an alias its unit, also after a rename or a
+    restart.
+    """
 
     def start(unit: str, running: str = "") -> None:
         must(guest, f"systemctl start '{unit}'", timeout=120)
@@ -202,7 +206,7 @@ def check_names_of_systemd(guest: Guest) -> None:
         (r"worker@a\x2db", ""), ("worker@own", ""), ("helper@x", "worker@x"), ("memory", ""),
     ):  # fmt: skip
         start(unit, running)
-        if not running:  # the drop-in of an alias has the name under which it was started
+        if not running:  # for an alias, the path has the name under which the unit was started
             assert made_of(unit) == (SMALL if unit == "worker@own" else LARGE)
     check()
     must(guest, "systemctl reload mmpolicy", timeout=300)
@@ -245,8 +249,8 @@ def test_one_file_is_damaged(many: System) -> None:
 
 @pytest.mark.long
 def test_the_disk_is_full(many: System) -> None:
-    """With a full disk, all services are bound, and the command reports the state that it could not
-    store.
+    """With a full disk, all services get bound at the boot, and the command reports what it could
+    not store.
     """
     before = (many.folder / "etc/fstab").read_text() if (many.folder / "etc/fstab").exists() else ""
     many.put("etc/fstab", before + FULL)
@@ -266,35 +270,35 @@ def test_the_disk_is_full(many: System) -> None:
 
 @pytest.fixture(scope="module")
 def plain(system: System) -> System:
-    """This Debian without those services."""
+    """Return this Debian without the many services."""
     units = " ".join(f"'{name}'" for name in NAMES)
     system.run(f"systemctl disable -q crowd {units} 2>/dev/null; rm -rf /etc/mmpolicy/90-*; true")
     system.run("systemctl enable redis-server; rm -f /etc/mmpolicy/host.toml")
     return system
 
 
-# State that read-only verbs must not change: settings of the host, and of the module.
+# Prints the state that verbs which only read must not change: settings of huge pages and policies.
 SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
 SETTINGS += f"; cat {ROOT}/state {ROOT}/profiles/default/*/policy"
 
 
 def wasted(guest: Guest) -> int:
-    """KiB of memory of the wasteful service."""
+    """Return the resident memory of the wasteful service in KiB."""
     pid = "$(systemctl show -P MainPID wasteful)"
     return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
 
 
 def at_a_terminal(guest: Guest, text: str) -> str:
-    """Type a text into a shell of a guest; return the final screen."""
+    """Type a text into the shell of a guest; return all that the terminal has shown."""
     child, terminal = pty.fork()
     if not child:
-        sys.stdin = open(0)  # noqa: SIM115 (pytest has taken the usual one)
+        sys.stdin = open(0)  # noqa: SIM115 (pytest has replaced standard input)
         os._exit(guest.shell())
     seen = b""
     with suppress(OSError):  # a terminal reports that its other end is closed
         while data := os.read(terminal, 4096):
             seen += data
-            if text and b"# " in seen:  # typed earlier, it would not be read
+            if text and b"# " in seen:  # wait for the prompt: the shell would lose earlier input
                 os.write(terminal, text.encode())
                 text = ""
     os.close(terminal)
@@ -303,7 +307,9 @@ def at_a_terminal(guest: Guest, text: str) -> str:
 
 
 def check_two_lines(guest: Guest) -> None:
-    """Check the two lines of README.md that need no module, and the two that undo them."""
+    """Check the effect of README.md's two lines that need no module, and of the two that
+    undo it.
+    """
     touch = f"{HOST}{workload('ops')} map {PAGES} touch 0 {PAGES} folios 0 {PAGES}"
     lines = readme("Less CPU time: two lines, no module")[0]
     for typed, made in (
@@ -322,11 +328,11 @@ def test_readme_look_first(plain: System) -> None:
     with booted(plain, "always") as guest:
         must(guest, f"systemd-run --unit=wasteful {HOST}{workload('stops')} 128 16")
         must(guest, "until [ -e /tmp/ready ]; do sleep 1; done", timeout=300)
-        must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # keeps khugepaged from undoing it
+        must(guest, f"echo 0 >{KHUGEPAGED}/max_ptes_none")  # or khugepaged would fill them again
         before, settings = wasted(guest), must(guest, SETTINGS)
         pid = must(guest, "systemctl show -P MainPID wasteful").strip()
         commands = readme("Look first, change nothing")[0]
-        # The guest is emulated: with the usual 1 % of its CPU, two turns reach no process.
+        # The guest is emulated: with 1 % of a CPU, the default, top would see no process in time.
         ends = "top --cpu 100 -n 2 "
         once = [each.replace("top ", ends).replace("PID", pid) for each in commands]
         _, top, _, picture, found = (as_printed(guest, [command]) for command in once)
@@ -338,14 +344,14 @@ def test_readme_look_first(plain: System) -> None:
         must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
         check_two_lines(guest)
-        # The shell of ./dev shell --systemd, where Ctrl-C stops a command.
+        # The shell of ./dev shell --systemd has the command, and Ctrl-C interrupts programs in it.
         asks = "mmpolicy --version; python3 -c 'import signal; print(signal.getsignal(2))'"
         seen = at_a_terminal(guest, f"{asks}\nexit\n")
         assert "mmpolicy, version" in seen and "default_int_handler" in seen
 
 
 def filled(guest: Guest) -> int:
-    """Number of 64 kB folios that redis has requested, filled with keys."""
+    """Fill redis with keys; return how many folios of 64 kB the policy has requested for it."""
     must(guest, "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16", timeout=300)
     counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
     return int(counted[counted.index("requested_order_4") + 1])
@@ -357,7 +363,7 @@ def filled(guest: Guest) -> int:
 def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
     """README.md's steps take effect on Debian's own kernel with its own `always`.
 
-    After a boot, now with `madvise`, the policies are on.
+    After a boot, with `madvise`, the policies are in force again.
     """
     with booted(plain, "always") as guest:
         let_redis_have_them(guest)
@@ -385,7 +391,7 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
 def test_tutorial(plain: System, tmp_path: Path) -> None:
     """Each command of the tutorial prints the output shown, on Debian's kernel with its `always`.
 
-    The first lines of the tutorial let redis have large folios, and redis gets some.
+    The first commands of the tutorial let redis have large folios, and redis gets some.
     """
     forbids = "grep -c 'THP_enabled:.*0' /proc/$(pidof redis-server)/status || true"
     allocated = f"for kb in 16 32 64; do cat {THP}/hugepages-${{kb}}kB/stats/anon_fault_alloc; done"
@@ -398,8 +404,8 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_sizes_of_the_whole_host(plain: System) -> None:
-    """`try --host` works without the module, if killed and to its end; a kept setting holds at a
-    boot.
+    """`try --host` works without the module: trials that are killed and that run to their end. A
+    setting that it keeps holds after a boot.
     """
     with booted(plain) as guest:
         must(guest, "mmpolicy unload")
@@ -408,7 +414,7 @@ def test_sizes_of_the_whole_host(plain: System) -> None:
         host_sizes.check_end(guest)
 
 
-# One page in each 64 kB of 64 MiB, again and again.
+# A program that uses one page in each 64 kB of 64 MiB, again and again.
 SPARSE = """
 import mmap, time
 while True:
@@ -430,8 +436,8 @@ GOES_ON = re.compile(r"mmpolicy try --watch 10% --trial try-[-\d]+")
 
 @pytest.fixture
 def tried(plain: System) -> Iterator[System]:
-    """Return this Debian with a service that is worse with 64 kB, and one for which `adaptive`
-    pays.
+    """Return this Debian with two services: one that is worse with 64 kB folios, and one for which
+    `adaptive` pays.
     """
     programs = {"sparse": SPARSE, "tried": WORKS}
     for name, text in programs.items():
@@ -444,15 +450,15 @@ def tried(plain: System) -> Iterator[System]:
 
 @pytest.mark.full
 def test_try_a_service_over_a_boot(tried: System) -> None:
-    """A service that is worse with 64 kB has its former setting back; one for which a setting pays
-    keeps it.
+    """`try` restores the former setting of a service that is worse with 64 kB, and keeps the
+    setting of one for which it pays.
 
-    After a boot the setting holds, and four commands name one command that continues the test; `try
-    --stop` ends that test, and the setting stays.
+    After a boot the setting holds. Four commands then name the command that continues the test of
+    the setting; `try --stop` ends the test, and the setting stays.
     """
     with booted(tried) as guest:
         host_sizes.give_libraries(guest)
-        must(guest, "sleep 30")  # A service that has just started is left alone.
+        must(guest, "sleep 30")  # try changes no service that has just started
         host_sizes.check_worse(guest, "sparse")
         words = "--unit tried --candidate adaptive --yes --foreground --block 4 --pairs 20"
         must(guest, f"mmpolicy try {words} --lease 1h --watch 10%", timeout=900)
@@ -480,8 +486,8 @@ def test_try_a_service_over_a_boot(tried: System) -> None:
 
 @pytest.mark.full
 def test_an_experiment_outlives_its_session(plain: System, tmp_path: Path) -> None:
-    """A detached experiment outlives its session: its status agrees with the kernel in each phase,
-    and it leaves nothing behind.
+    """A detached experiment goes on after the logout; its status agrees with the kernel in each
+    phase, and nothing is left at its end.
     """
     with booted(plain) as guest:
         before = must(guest, detached.STATE)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory of the module, with many profiles, many bindings and many switches of policies."""
+"""Memory of the module: how it grows with profiles and bindings, and not with switches of
+policies.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from .tools import ROOT, must
 
 PROFILES = 100
 BINDINGS = 1000
-PROFILE_KB, BINDING_KB = 20, 0.1  # each, at most, as in docs/security.md
-NOISE_KB = 1000  # memory that the kernel itself allocates and frees
+PROFILE_KB, BINDING_KB = 20, 0.1  # most kB for each profile and binding, as in docs/security.md
+NOISE_KB = 1000  # kB that the kernel itself allocates and frees meanwhile
 CGROUPS = "/sys/fs/cgroup/many"
-# Waits for deferred frees, and shrinks empty slabs.
+# Prints the kB that the kernel uses, after deferred frees and without empty slabs.
 USED = """
 sleep 0.3; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.3
 for slab in /sys/kernel/slab/*; do echo 1 >$slab/shrink 2>&-; done
@@ -42,7 +44,7 @@ echo $n
 
 
 def used(guest: Guest) -> int:
-    """Return the memory that the kernel uses, in kB."""
+    """Return the memory that the kernel uses for itself, in kB."""
     return int(must(guest, USED))
 
 
@@ -50,11 +52,11 @@ def used(guest: Guest) -> int:
     "seconds", (0, pytest.param(3600, marks=[pytest.mark.full, pytest.mark.flavor("patched")]))
 )
 def test_memory(loaded: Guest, seconds: int) -> None:
-    """The module's memory grows with the number of objects, not with switches, and all of it is
-    freed.
+    """The module's memory grows with the number of its profiles and bindings, not with switches of
+    policies, and all of it is freed.
     """
     must(loaded, f"mkdir -p {CGROUPS} && cd {CGROUPS} && mkdir $(seq {BINDINGS})")
-    must(loaded, ALL_AND_BACK)  # so that the slabs exist
+    must(loaded, ALL_AND_BACK)  # first once, so that the slabs exist before the measurement
     at_first = used(loaded)
     must(loaded, CREATE)
     with_profiles = used(loaded)

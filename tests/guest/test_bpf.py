@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF on Debian's own kernel: their effect, and everything that can end a policy."""
+"""Policies in BPF on Debian's own kernel: their effects, and all that can end a policy."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from .test_bindings import bind, inside
 from .tools import POINT, ROOT, TOP, folios, histograms, must, ops_command, readme, switch
 
 pytestmark = pytest.mark.amd64("mmpolicy-bpf is built for this machine alone")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SLOT = f"{ROOT}/bpf/slot0"
 GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name | xargs)" ]; do sleep 0.1; done'
 UNLOAD = f"rm -rf /sys/fs/bpf/mmpolicy; {GONE}"
-# Opens the pin as bpftool does, removes it, and keeps the link open until /run/over exists.
+# A program that opens the pin as bpftool does, removes it, and keeps the link until /run/over
+# exists.
 HOLD = f"""
 import ctypes, os, time
 path = ctypes.create_string_buffer(b"{PINS}/anon_order/fixed64")
@@ -48,13 +49,13 @@ SINGLE, KB64, KB16 = {0: 4096}, {4: 4096}, {2: 4096}
 
 
 def answering(answer: str, name: str = "answering", body: str = "", more: str = "") -> Path:
-    """Return a policy that gives the same answer to every fault."""
+    """Return the object file of a policy that gives this answer to each fault."""
     source = SOURCE.replace("hostile", name) % ("", f"{body} return {answer};", more)
     return policy_object(name, source)
 
 
 def ready(machines: Machines, flavor: str) -> Iterator[Guest]:
-    """A guest with the module loaded, and without programs of an earlier test."""
+    """Return a guest with the module loaded; programs of the test are unloaded at its end."""
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
     yield guest
@@ -63,7 +64,7 @@ def ready(machines: Machines, flavor: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Iterator[Guest]:
-    """A guest with Debian's own kernels."""
+    """Return a guest with one of Debian's own kernels."""
     yield from ready(machines, stock)
 
 
@@ -73,18 +74,18 @@ def guest(machines: Machines, stock: str) -> Iterator[Guest]:
     ]
 )
 def checked(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """A guest with Debian's kernel for clouds, or with KASAN and lockdep."""
+    """Return a guest with Debian's kernel for clouds, or one with KASAN and lockdep."""
     yield from ready(machines, request.param)
 
 
 def stats(guest: Guest) -> dict[str, int]:
-    """The counters of the point."""
+    """Return the counters of anon_order in the default profile."""
     text = must(guest, "cat /sys/kernel/debug/mmpolicy/default/anon_order/stats")
     return {name: int(value) for name, value in map(str.split, text.splitlines())}
 
 
 def slot(guest: Guest, name: str) -> str:
-    """The value of a file of the first slot."""
+    """Return the value of a file of the first slot for BPF policies."""
     return must(guest, f"cat {SLOT}/{name}").strip()
 
 
@@ -92,7 +93,7 @@ def slot(guest: Guest, name: str) -> str:
 
 
 def test_fixed(guest: Guest) -> None:
-    """The example is listed as a policy, and gives the folios that fixed in C gives."""
+    """The example `fixed` is listed as a policy, and gives the folios that `fixed` in C gives."""
     must(guest, load(example("fixed")))
     assert "fixed64" in must(guest, f"cat {POINT}/policy").split()
     switch(guest, "fixed64")
@@ -102,8 +103,8 @@ def test_fixed(guest: Guest) -> None:
 
 
 def test_block(guest: Guest) -> None:
-    """Under the example `block`, nearly all forward access gets 64 kB folios; one page in 256 kB
-    gets single pages only.
+    """Under the example `block`, nearly all memory that is used in order gets 64 kB folios. If one
+    page in 256 kB is used, it gets single pages only.
     """
     must(guest, load(example("block")))
     switch(guest, "block")
@@ -116,8 +117,8 @@ def test_block(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_block_asks_as_without_the_flag(guest: Guest) -> None:
-    """With MMP_IF_NEAR, the program is called for fewer faults, and all folios are as without the
-    flag.
+    """With the flag MMP_IF_NEAR, the kernel calls the program for fewer faults, and all folios are
+    as without the flag.
     """
     source = (EXAMPLES / "block.bpf.c").read_text()
     always = policy_object("always", source.replace(", .flags = MMP_IF_NEAR", ""))
@@ -131,7 +132,9 @@ def test_block_asks_as_without_the_flag(guest: Guest) -> None:
 
 
 def test_questions(guest: Guest) -> None:
-    """Kfuncs return correct values: the program reports each wrong value as its error."""
+    """Kfuncs return correct values: the program checks them, and reports a wrong one as
+    its error.
+    """
     body = """
     __s64 page = fault->address - fault->start >> 12;
     static const char wrong[] = "a question was answered wrongly";
@@ -173,8 +176,8 @@ assert not os.wait()[1]
 
 
 def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
-    """mmp_bpf_cgroup_pages() counts the cgroup of the memory's owner, not that of
-    another writer.
+    """mmp_bpf_cgroup_pages() counts the cgroup of the process that owns the memory, not of another
+    process that writes to it.
     """
     large = "mmp_bpf_cgroup_pages(fault) > 16384"
     must(guest, load(answering(f"MMP_ANSWER({large} ? 4 : 0, MMP_CAP)", "by_size")))
@@ -188,12 +191,14 @@ def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
     text = must(guest, "cat /sys/kernel/debug/mmpolicy/a/anon_order/stats")
     found = {name: int(value) for name, value in map(str.split, text.splitlines())}
     must(guest, f"echo a >{ROOT}/profiles/delete; rmdir {TOP}/a {TOP}/b")
-    assert found["requested_order_0"] >= 2048  # of 8 MB, and of its own memory
+    assert found["requested_order_0"] >= 2048  # pages of the 8 MB, and of the writer itself
     assert found["requested_order_4"] == 0
 
 
 def test_another_version_of_the_header(guest: Guest) -> None:
-    """A program built with another layout of the header works, as members are found by name."""
+    """A program built with a header of another layout works, as the loader finds members
+    by name.
+    """
     body = "return MMP_ANSWER(fault->site <= MMP_AT_COPY && !fault->knob[3] ? 4 : 0, MMP_CAP);"
     include = '#include "mmpolicy.bpf.h"'
     moved = f"#define site moved[8]; __u32 site\n{include}\n#undef site"
@@ -223,7 +228,7 @@ def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> N
 
 @pytest.mark.full
 def test_reasons_are_counted(guest: Guest) -> None:
-    """Reasons and folios of a program appear in the counters that policies in C use."""
+    """Reasons and folios of a BPF policy appear in the counters that policies in C use."""
     must(guest, load(answering("MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR)")))
     switch(guest, "answering")
     before = stats(guest)
@@ -233,12 +238,12 @@ def test_reasons_are_counted(guest: Guest) -> None:
     assert after["allocated_order_4"] - before["allocated_order_4"] >= 256
 
 
-# Several programs at a time, and a program as a shadow
+# Several programs at once, and a program as the shadow policy
 
 
 def test_bound(guest: Guest) -> None:
-    """Two cgroups have a program each; if one program is unloaded, the other cgroup
-    keeps its own.
+    """Two bound cgroups have a program each; if one program is unloaded, the other cgroup keeps
+    its own.
     """
     must(guest, f"{load(example('fixed'))}; {load(answering('2'))}; mkdir -p {TOP}/a {TOP}/b")
     for name, policy in ("a", "fixed64"), ("b", "answering"):
@@ -256,7 +261,7 @@ def test_bound(guest: Guest) -> None:
 
 
 def test_shadow(guest: Guest) -> None:
-    """A shadow program is called and counted; its answers change no folio."""
+    """A program as the shadow policy is called and counted; its answers change no folio."""
     must(
         guest, f"{load(example('fixed'))}; echo never >{POINT}/policy; echo fixed64 >{POINT}/shadow"
     )
@@ -266,10 +271,10 @@ def test_shadow(guest: Guest) -> None:
     assert "[never]" in must(guest, f"cat {POINT}/policy")
 
 
-# Contexts that a program gets
+# Contexts that a program gets, and `policy show --live`
 
 INSTANCE = "/sys/kernel/tracing/instances/mmpolicy"
-WITH_CTRL_C = "env --default-signal=INT"  # a shell's background jobs ignore SIGINT
+WITH_CTRL_C = "env --default-signal=INT"  # background jobs of a shell would ignore SIGINT
 WATCHED = f"{INSTANCE}/events/mmpolicy/mmpolicy_bpf_anon_order/enable"
 
 
@@ -289,10 +294,10 @@ def answers_of_dense(guest: Guest) -> Counter[tuple[str, str]]:
 
 
 def test_live(guest: Guest) -> None:
-    """`policy show --live` shows the answers that led to folios, and the kfunc calls before each
-    answer.
+    """`policy show --live` shows the answers that led to the folios, each after the kfunc calls
+    that the program made for it.
 
-    Answers of another program, which is a shadow, are not shown.
+    It does not show answers of another program, which is the shadow policy here.
     """
     must(guest, f"{load(example('block'))}; {load(answering('2'))}")
     must(guest, f"echo answering >{POINT}/shadow")
@@ -300,7 +305,7 @@ def test_live(guest: Guest) -> None:
     job = guest.start(f"{WITH_CTRL_C} mmpolicy policy show block --live --json >/run/told")
     must(guest, f"until grep -q 1 {WATCHED}; do sleep 0.1; done")
     (found,) = folios(guest, DENSE)
-    for _ in range(600):  # the command may not get the CPU for a while
+    for _ in range(600):  # on a busy host, the command may get a CPU only after some time
         if answers_of_dense(guest)["1", "4"] << 4 >= found[4]:
             break
         time.sleep(0.1)
@@ -324,8 +329,8 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_ends(guest: Guest, end: str) -> None:
-    """However a program ends, all is at stock afterwards; the module can be unloaded once no
-    program is loaded.
+    """However a program ends, its point is at stock afterwards. The module can be unloaded only
+    when no program is loaded.
     """
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
@@ -345,7 +350,7 @@ def test_ends(guest: Guest, end: str) -> None:
 
 @pytest.mark.full
 def test_loader_ends(guest: Guest) -> None:
-    """Without a pin, the policy lasts as long as the process with the open link."""
+    """If the pin is removed, the policy lasts as long as a process keeps the link open."""
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
     job = guest.start(f"python3 -c {shlex.quote(HOLD)}")
@@ -363,7 +368,9 @@ def test_loader_ends(guest: Guest) -> None:
 
 
 def test_error(guest: Guest) -> None:
-    """A program that reports an error is not called again; the error stays until a replacement."""
+    """A program that reports an error is not called again, and the error is kept; the program has
+    to be replaced before it can be chosen again.
+    """
     text = 'static const char text[] = "I give up\\n"; mmp_bpf_error(fault, text);'
     must(guest, load(answering("4", body=text)))
     switch(guest, "answering")
@@ -379,7 +386,7 @@ def test_error(guest: Guest) -> None:
 
 
 def test_replace(guest: Guest) -> None:
-    """A replacement takes effect in the profiles that have the policy."""
+    """A replacement takes effect at once in the profiles that have the policy."""
     must(guest, load(answering("4")))
     switch(guest, "answering")
     before = slot(guest, "program")
@@ -390,12 +397,12 @@ def test_replace(guest: Guest) -> None:
     assert folios(guest, DENSE) == [KB16]
 
 
-LINK_CREATE, LINK_UPDATE = 28, 29  # of the kernel's enum bpf_cmd
+LINK_CREATE, LINK_UPDATE = 28, 29  # values of enum bpf_cmd in the kernel
 
 
 def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
-    """If a loader is stopped for 5 s before it registers, as on a busy host, its program is still
-    accepted.
+    """A loader that does not run for 5 s just before it registers its program, as may happen on a
+    busy host, still succeeds.
     """
     late = f"{workload('late')} {{}} 5000 "
     must(guest, late.format(LINK_CREATE) + load(answering("4")))
@@ -405,7 +412,7 @@ def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
 
 
 def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
-    """If a loader is killed before it registers, the module can be unloaded soon after."""
+    """If a loader is killed before it registers its program, the module can soon be unloaded."""
     late = f"{workload('late')} {LINK_CREATE} 600000 {load(answering('4'))}"
     must(
         guest,
@@ -419,7 +426,7 @@ def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_slots(guest: Guest) -> None:
-    """There are four slots; a freed slot can be used again, and a name is taken only once."""
+    """There are four slots for programs; a freed slot can be used again, and names are unique."""
     for name in "abcd":
         must(guest, load(answering("4", name)))
     assert "refused register 28" in guest.run(load(answering("4", "e"))).out
@@ -430,17 +437,17 @@ def test_slots(guest: Guest) -> None:
     assert must(guest, f"cat {ROOT}/bpf/slot*/name").split() == ["a", "e", "c", "d"]
 
 
-# Storms: all of this repeatedly, while programs touch memory
+# Storms: loads, replacements and ends repeatedly, while programs touch memory
 
 ROUNDS, PIECES = 50, 20
 GIVES_UP = 'static const char t[] = "x"; if (fault->address >> 12 & 1) mmp_bpf_error(fault, t);'
-HERE = "/run/storm"  # in memory, as small reads from the host are slow under KASAN
+HERE = "/run/storm"  # in memory, as small reads from the host's files are slow under KASAN
 BTF = "/sys/kernel/btf/vmlinux"
 
 
 def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
-    """Copy all files that a round reads to memory, also the kernel's BTF, which is read in one
-    piece there.
+    """Copy all files that a round reads into memory, also the BTF of the kernel, which the loader
+    then reads in one piece.
     """
     copies = "\n".join(f"cp {path} {HERE}/{name}" for name, path in objects.items())
     must(
@@ -453,10 +460,11 @@ def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
 
 
 def storm(guest: Guest, rounds: int) -> None:
-    """In a storm of loads and faults, no data is wrong and the kernel's log is clean; each fourth
-    round unloads the module.
+    """Load, replace and unload programs while memory is touched: no data is wrong, and the kernel
+    logs no bug. Each fourth round unloads the module.
 
-    Two policies take turns, so that one is loaded while the other one is still being freed. Grace
+    Two policies take turns, so that one is loaded while the kernel still frees the other. Grace
+    periods are expedited, so that a use after free shows sooner.
     periods are expedited, so that a use after free shows sooner.
     """
     objects = {"fixed64": example("fixed")}
@@ -503,15 +511,15 @@ END""",
 
 @pytest.mark.long
 def test_storm(guest: Guest) -> None:
-    """The storm passes in eight rounds."""
+    """The storm passes for eight rounds."""
     storm(guest, 8)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_long_storm(checked: Guest, piece: int) -> None:
-    """The storm passes in a thousand rounds, in pieces, so that a piece that fails early costs
-    little.
+    """The storm passes for a thousand rounds. They are divided into tests, so that an early failure
+    is found early.
     """
     print(f"rounds from {piece * ROUNDS} on")
     storm(checked, ROUNDS)
@@ -521,7 +529,7 @@ def test_long_storm(checked: Guest, piece: int) -> None:
 
 
 def test_hostile(guest: Guest) -> None:
-    """Each hostile program is refused with a one-line reason, and leaves no trace on the host."""
+    """Each program of HOSTILE is refused with a reason of one line, and leaves nothing behind."""
     objects = {name: policy_object(name, each.source()) for name, each in HOSTILE.items()}
     wrong = []
     for name, path in objects.items():
@@ -544,7 +552,7 @@ def test_no_object(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_no_jit(guest: Guest) -> None:
-    """Without the JIT, each program is refused with a reason: the kernel's, or the module's."""
+    """Without the JIT, programs are refused with a reason that names it, by kernel or module."""
     must(guest, "echo 0 >/proc/sys/net/core/bpf_jit_enable")
     results = [guest.run(load(example(name))) for name in ("fixed", "block")]
     must(guest, "echo 1 >/proc/sys/net/core/bpf_jit_enable")
@@ -553,13 +561,13 @@ def test_no_jit(guest: Guest) -> None:
     must(guest, load(example("fixed")))
 
 
-# Kernels that cannot load programs
+# A kernel that cannot load programs
 
 
 @pytest.mark.flavor("patched")
 def test_kernel_without(machines: Machines) -> None:
-    """On the lean kernel, which has no BTF of modules, sysfs gives the reason, and policies in C
-    work.
+    """On a kernel without BTF of modules, a file in sysfs says why BPF policies are unavailable,
+    and policies in C work.
     """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -571,12 +579,12 @@ def test_kernel_without(machines: Machines) -> None:
 # The command
 
 PAGE = "docs/writing-a-policy.md"
-SHORT = "--block 1s --washout 0.2s --pairs 7 --aa-pairs 1"  # the least that two metrics take
+SHORT = "--block 1s --washout 0.2s --pairs 7 --aa-pairs 1"  # the shortest run for two metrics
 REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
 
 
 def author(*lines: str) -> str:
-    """Return commands of a user who has installed the packages mmpolicy-bpf and libbpf-dev."""
+    """Return shell commands as typed by a user who has the packages mmpolicy-bpf and libbpf-dev."""
     built = helper().parent
     start = f"export CPATH={HEADERS}:{built}/include PATH={built}:$PATH; mkdir -p /run/author"
     return "\n".join([start, 'sudo() { "$@"; }', "cd /run/author || exit; set -e", *lines])
@@ -584,9 +592,7 @@ def author(*lines: str) -> str:
 
 @pytest.mark.full
 def test_an_author(guest: Guest) -> None:
-    """The commands of docs/writing-a-policy.md, typed by a new user, work from nothing
-    to a report.
-    """
+    """The commands of docs/writing-a-policy.md lead a new user from nothing to a report."""
     (first, look, (revert, *compare), replace, keep) = readme("From nothing to a report", PAGE)
     must(
         guest,
@@ -635,7 +641,9 @@ def test_command(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_more_of_the_command(guest: Guest) -> None:
-    """A program pins the module, can be replaced, and may take too long to verify."""
+    """A loaded program pins the module, and can be replaced; the verifier may take too long for
+    another one.
+    """
     path = f"PATH={helper().parent}:$PATH"
     must(guest, f"{path} mmpolicy policy load --dry-run {example('fixed')}")
     assert slot(guest, "name") == ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Cost of a policy in BPF against its equal in C: counted instructions on Debian's kernel."""
+"""The cost of a policy in BPF, compared with its equal in C, in instructions on Debian's kernel."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ pytestmark = [
     pytest.mark.flavor("cloud"),
     pytest.mark.amd64("mmpolicy-bpf is built for this machine alone"),
 ]
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)
-# Large, as there are few faults of 64 kB: on 64 MiB, one tick would add 17 instructions to each.
+# 256 MiB, as there are few faults of 64 kB: with 64 MiB, a timer tick would add 17 instructions to
+# each.
 LARGE = Case("forward", 256, 5)
 ZERO = SOURCE.replace("hostile", "zero") % ("", "", "")
 FIXED = f"echo {{}} >{POINT}/fixed/max_order; echo fixed >{POINT}/policy"
-# Pages from C: fixed is asked about each fault, as a program is; never answers in advance.
+# The arm "pages" is `fixed` with order 0: it is asked at each fault, as a program is. `never` would
+# answer in advance, without being asked.
 ARMS = {
     "pages": FIXED.format(0),
     **{policy: f"echo {policy} >{POINT}/policy" for policy in ("zero", "adaptive", "block")},
 }
 ARMS_OF_LARGE, TIMES = ("fixed", "fixed64"), 5
-# An unused profile that enables sizes up to 64 kB for pages too, as for the other policies.
+# An unused profile that enables sizes up to 64 kB in the arm "pages", too, as in the other arms.
 OPEN = f"echo open >{ROOT}/profiles/create; echo fixed >{ROOT}/profiles/open/anon_order/policy"
 
 
 def take_large(guest: Guest) -> Iterator[Sample]:
-    """Take the median run of each arm; for 64 kB, runs differ by more than the cost of a call."""
+    """Yield the median run of each arm of 64 kB, as two runs differ by more than a call costs."""
     taken: dict[str, list[Sample]] = {arm: [] for arm in ARMS_OF_LARGE}
     for _ in range(TIMES):
         for arm, runs in taken.items():
@@ -51,7 +53,7 @@ def take_large(guest: Guest) -> Iterator[Sample]:
 
 
 def costs_on(machines: Machines, flavor: str) -> Repeated:
-    """Run all policies in turn, in one guest."""
+    """Return a measurement: each run takes all policies in turn, in one guest."""
 
     def take(_: frozenset[str]) -> Results:
         machines.end()
@@ -75,7 +77,7 @@ def costs_on(machines: Machines, flavor: str) -> Repeated:
 
 @pytest.fixture(scope="module")
 def costs(all_machines: Machines, stock: str) -> Repeated:
-    """Costs on Debian's own kernels."""
+    """Return the costs on one of Debian's own kernels."""
     return costs_on(all_machines, stock)
 
 
@@ -83,7 +85,7 @@ def costs(all_machines: Machines, stock: str) -> Repeated:
     ("policy", "in_c", "case"), [("zero", "pages", FORWARD), ("fixed64", "fixed", LARGE)]
 )
 def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Case) -> None:
-    """A fault costs at most 85 instructions more than under an equal policy in C."""
+    """A fault costs at most 85 instructions more under a BPF policy than under its equal in C."""
 
     def beyond(run: Results) -> float:
         ours, theirs = (
@@ -98,10 +100,11 @@ def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Ca
 
 @pytest.mark.parametrize(("case", "limit"), [(FORWARD, 1.02 + NOISE), (SPARSE, 1.045)])
 def test_what_block_costs(costs: Repeated, case: Case, limit: float) -> None:
-    """A rule by use with MMP_IF_NEAR costs little more than `adaptive`, with equal memory.
+    """`block`, a rule by use with MMP_IF_NEAR, costs little more than `adaptive`, and takes as much
+    memory.
 
-    On sparse access, `adaptive` answers most faults in advance, which takes 3 % less: three runs
-    were 1.0403, 1.0396 and 1.0385.
+    On sparse access, `adaptive` answers most faults in advance, which saves 3 %: three runs had
+    ratios of 1.0403, 1.0396 and 1.0385.
     """
 
     def ratio(key: str, run: Results) -> float:

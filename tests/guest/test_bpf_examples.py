@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of policies in BPF, the effects of the examples, and the table of their figures."""
+"""Knobs of BPF policies, effects of the examples, and the table with figures of the examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .test_bindings import inside
 from .test_bpf import DENSE, KB64, SINGLE, UNLOAD, ready
 from .tools import POINT, ROOT, TOP, folios, histograms, must, ops_command, switch
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 pytestmark = [
     pytest.mark.flavor("cloud"),
     pytest.mark.amd64("mmpolicy-bpf is built for this machine alone"),
@@ -31,11 +31,11 @@ SPARSE = "map 4096 " + " ".join(f"touch {at} {at + 1}" for at in range(0, 4096, 
 HUGE = {9: 4096}
 PROFILES, KNOBS = f"{ROOT}/profiles", f"{ROOT}/knobs/anon_order"
 PATTERNS = ("forward", "every_64k")
-CLOSE = 0.03  # relative error of the figures
+CLOSE = 0.03  # relative deviation that a measured figure may have from the table
 
 
 def with_module(machines: Machines, flavor: str) -> Iterator[Guest]:
-    """A guest with the module, and no program from an earlier test."""
+    """Return a guest with the module; after the test, its programs and settings are removed."""
     for guest in ready(machines, flavor):
         yield guest
         must(guest, f"echo 1 >{ROOT}/reset")
@@ -48,14 +48,14 @@ def guest(machines: Machines) -> Iterator[Guest]:
 
 
 def with_knobs(name: str, *knobs: str, order: str = "fault->knob[0]") -> str:
-    """Return the words that load a policy whose answer is a knob."""
+    """Return the command that loads a policy with knobs; order: its answer, as C source."""
     more = f", .knobs = {{ {', '.join(knobs)} }}"
     source = SOURCE.replace("hostile", name) % ("", f"return MMP_ANSWER({order}, MMP_CAP);", more)
     return loading(policy_object(name, source))
 
 
 def knob(name: str, text: str = "0, 9, 2") -> str:
-    """Return the C source of a knob."""
+    """Return the C source of a knob; text: least value, largest value, default."""
     return f'{{ "{name}", "order", "the order of all", {text} }}'
 
 
@@ -63,8 +63,8 @@ def knob(name: str, text: str = "0, 9, 2") -> str:
 
 
 def test_knobs(guest: Guest) -> None:
-    """Knobs of a program are in each profile, old and new, act on its processes, and are removed
-    with the policy.
+    """The knobs of a program appear in each profile, also in later ones, act on processes of the
+    profile, and vanish with the policy.
     """
     must(guest, f"echo old >{PROFILES}/create; {with_knobs('sized', knob('size'), knob('more'))}")
     must(guest, f"echo new >{PROFILES}/create")
@@ -88,7 +88,9 @@ def test_knobs(guest: Guest) -> None:
 
 
 def test_the_command_knows_knobs(guest: Guest) -> None:
-    """The command finds, sets, resets and reverts them as knobs of other policies."""
+    """The command finds, sets, reverts and resets knobs of a BPF policy as those of
+    policies in C.
+    """
     must(guest, with_knobs("sized", knob("size")))
     must(guest, "mmpolicy set anon_order sized size=4")
     assert folios(guest, DENSE) == [KB64]
@@ -110,8 +112,8 @@ WRONG = {
 
 
 def test_wrong_knobs(guest: Guest) -> None:
-    """A program with a wrong knob is refused with a line that names the fault; a replacement must
-    have equal knobs.
+    """A program with an invalid knob is refused with a line that says so. A replacement must have
+    the knobs of the program that it replaces.
     """
     for what, knobs in WRONG.items():
         result = guest.run(with_knobs("wrong", knobs))
@@ -125,12 +127,12 @@ def test_wrong_knobs(guest: Guest) -> None:
     assert folios(guest, DENSE) == [{3: 4096}]
 
 
-# The examples; fixed and block are in test_bpf.py
+# The examples; `fixed` and `block` are in test_bpf.py
 
 
 def test_per_process(guest: Guest) -> None:
-    """The example `per_process` gives huge pages to the named process, and no large folio to the
-    others.
+    """The example `per_process` gives huge pages to the process in its knob, and single pages to
+    the others.
     """
     must(guest, loading(example("per_process")))
     switch(guest, "per_process")
@@ -140,8 +142,8 @@ def test_per_process(guest: Guest) -> None:
 
 
 def test_small_cgroups(guest: Guest) -> None:
-    """The example `small_cgroups` gives single pages until the cgroup has a given size, and again
-    while it stalls on memory.
+    """The example `small_cgroups` gives a cgroup single pages until the cgroup has min_mb, and 64
+    kB folios from then on.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
@@ -156,7 +158,9 @@ def test_small_cgroups(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_pressure(guest: Guest) -> None:
-    """A cgroup over its limit stalls on memory, and gets single pages then."""
+    """Under the example `small_cgroups`, a cgroup over its limit, which stalls on memory, gets
+    single pages.
+    """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control; echo 8M >{TOP}/a/memory.high")
     must(guest, loading(example("small_cgroups")))
@@ -173,8 +177,8 @@ def test_pressure(guest: Guest) -> None:
 
 
 def test_bestfit(guest: Guest) -> None:
-    """Under the example `bestfit`, a fault gets the largest folio that fits into the area and is
-    free.
+    """Under the example `bestfit`, a fault gets the largest folio that fits into its area and that
+    is free.
     """
     must(guest, loading(example("bestfit")))
     switch(guest, "bestfit")
@@ -188,18 +192,18 @@ def test_bestfit(guest: Guest) -> None:
 
 
 def test_learn(guest: Guest) -> None:
-    """Under the example `learn`, a process that fills its memory gets 64 kB after a while; one with
-    gaps does not.
+    """Under the example `learn`, a process that fills its memory gets 64 kB folios after a while; a
+    process that leaves gaps does not.
     """
     must(guest, loading(example("learn")))
     switch(guest, "learn")
     (dense,) = folios(guest, DENSE)
-    assert dense[4] >= 4096 - 2 * 256 - 256, dense  # 1/16 and the first ones are pages
+    assert dense[4] >= 4096 - 2 * 256 - 256, dense  # one in 16 blocks and the first ones are pages
     (found,) = folios(guest, f"{SPARSE} folios 0 4096")
-    assert sum(found.values()) <= 64 + 4 * 15, found  # learned from the shell before
+    assert sum(found.values()) <= 64 + 4 * 15, found  # the shell, which ran before, taught a little
 
 
-# The table
+# The table with figures of the examples
 
 ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*" + r"\| ([\d.,]+) " * 4 + r"\|$", re.MULTILINE)
 
@@ -216,8 +220,8 @@ def measured(guest: Guest, policy: str) -> list[float]:
 
 @pytest.mark.full
 def test_table(guest: Guest) -> None:
-    """The figures in the table of docs/writing-a-policy.md hold, for each example and for the
-    policies in C.
+    """The table of docs/writing-a-policy.md has the figures that are measured here, for the
+    examples and for policies in C.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")

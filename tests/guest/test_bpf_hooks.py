@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies in BPF on a kernel with the hooks: tests for Debian's own kernel pass here too.
+"""BPF policies on a kernel with the hooks: tests for Debian's own kernel pass there, too.
 
-These are the tests of other files that take less than a minute, the short storm, and the cost.
+The tests are those of other files that take less than a minute, the short storm, and the cost.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from .limits import Repeated
 from .tools import ROOT
 
 pytestmark = pytest.mark.flavor("btf")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 GUESTS = {
     test_bpf.__name__: test_bpf.ready,
     test_bpf_points.__name__: test_bpf_points.with_nodes,
     test_bpf_examples.__name__: test_bpf_examples.with_module,
 }
-PLACES = {"guest", "costs"}  # fixtures whose tests can run on this kernel
-ELSEWHERE = {"full", "flavor"}  # marks of long tests, or of tests for one kernel
-# The lean kernel skips useless blocks, so that hardly any attempt scans a page.
+PLACES = {"guest", "costs"}  # a test with one of these fixtures can run on this kernel
+ELSEWHERE = {"full", "flavor"}  # a test with one of these marks is long, or for one kernel
+# Left out: this kernel skips blocks in which compaction cannot succeed, so that hardly any attempt
+# scans a page.
 NOT_HERE = {"test_backoff"}
 
 
@@ -43,7 +44,7 @@ def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]
 
 @pytest.fixture(scope="module")
 def costs(all_machines: Machines) -> Repeated:
-    """Costs on the kernel with the hooks."""
+    """Return the costs on the kernel with the hooks."""
     return test_bpf_cost.costs_on(all_machines, "btf")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Effects of policies in BPF for thp_gfp and compact, on Debian's own kernel."""
+"""BPF policies for the points thp_gfp and compact, and their effects on Debian's own kernel."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ pytestmark = [
     pytest.mark.flavor("cloud"),
     pytest.mark.amd64("mmpolicy-bpf is built for this machine alone"),
 ]
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 PROFILE = f"{ROOT}/profiles/default"
-# Free memory is in holes of three pages between pinned pages, so compaction of a zone fails.
-# Reclaim for folios of 16 to 64 kB would end in an OOM kill; the policy only_compact_any reclaims
-# nothing for them.
+# Free memory is in holes of three pages between pinned pages, so compaction of a zone fails. Folios
+# of 16 to 64 kB would make the kernel reclaim and finally call the OOM killer; the policy
+# only_compact_any prevents reclaim for them.
 CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map {{}} {MADVISED} touch 1"
 IN_CRUMBS = f"{SMALL_SIZES}; echo only_compact_any >{PROFILE}/thp_gfp/policy"
-LIGHT, RELAXED, NO_ANSWER = 1, 4, 5  # efforts
+LIGHT, RELAXED, NO_ANSWER = 1, 4, 5  # efforts; the last one is not valid
 DEFER, TRY = 1, 2  # answers of compact
-
-# Answers with its knob if the context is that of MADV_HUGEPAGE in this guest; else the kernel
-# reclaims.
+# A policy that answers with its knob, if the context is that of MADV_HUGEPAGE in this guest. Else
+# it lets the kernel reclaim, which the test notices.
 EFFORT = """
 #include "mmpolicy.bpf.h"
 MMP_EFFORT(of_knob)
@@ -57,7 +56,8 @@ MMP_POLICY_OF(thp_gfp, policy, .name = "of_knob", .effort = (void *)of_knob, .kn
 	{ "error", "switch", "report an error", 0, 1, 0 },
 });
 """
-# Reports an error, which ends its use, if its context is impossible.
+# A policy that answers with its knob. If its context is impossible, it reports an error, which ends
+# its use.
 COMPACT = """
 #include "mmpolicy.bpf.h"
 MMP_COMPACT(of_knob)
@@ -79,8 +79,8 @@ MMP_POLICY_OF(compact, policy, .name = "of_knob", .compact = (void *)of_knob, .k
 
 
 def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest]:
-    """Return a guest with two nodes, swap and the module, and with no program from an
-    earlier test.
+    """Return a guest with two nodes, swap and the module; programs of the test are unloaded at its
+    end.
     """
     guest = of_nodes(machines, flavor, cpus=1, nodes=2, swap="1G", **needs)
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
@@ -96,17 +96,17 @@ def guest(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def counting(machines: Machines) -> Iterator[Guest]:
-    """Return a fresh guest on the kernel for clouds whose clock counts instructions, so that runs
+    """Return a new guest with the kernel for clouds, whose clock counts instructions, so that runs
     repeat.
 
-    A zone keeps the results of compaction, and defers it after failures.
+    It must be new, as a zone remembers results of compaction, and is deferred after failures.
     """
     machines.end()
     yield from with_nodes(machines, "cloud", icount=True)
 
 
 def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
-    """Set knobs of a policy, then the policy."""
+    """Set knobs of a policy, and then choose the policy for its point."""
     for knob, value in knobs.items():
         must(guest, f"echo {value} >{PROFILE}/{point}/{name}/{knob}")
     must(guest, f"echo {name} >{PROFILE}/{point}/policy")
@@ -117,7 +117,9 @@ EVENTS = f"{TRACING}/events/mmpolicy"
 
 @contextmanager
 def traced(guest: Guest) -> Iterator[None]:
-    """Record the tracepoints, with timestamps of CLOCK_MONOTONIC, which BPF programs read, too."""
+    """Record the tracepoints of mmpolicy, with times of CLOCK_MONOTONIC, which the programs read,
+    too.
+    """
     must(guest, f"cd {TRACING}; echo mono >trace_clock; echo 8192 >buffer_size_kb; echo >trace")
     must(guest, f"echo 1 >{EVENTS}/enable")
     yield
@@ -125,8 +127,8 @@ def traced(guest: Guest) -> Iterator[None]:
 
 
 def told(guest: Guest, point: str) -> list[dict[str, str]]:
-    """Return contexts and answers of the BPF programs of a point, with the seconds of each as
-    "at".
+    """Return context and answer of each call of a BPF program of a point, as the trace has them;
+    "at": seconds.
     """
     lines = re.findall(
         rf" (\d+\.\d+): mmpolicy_bpf_{point}: (.*)", must(guest, f"cat {TRACING}/trace")
@@ -135,7 +137,7 @@ def told(guest: Guest, point: str) -> list[dict[str, str]]:
 
 
 def effort_of(guest: Guest, answer: int) -> bool:
-    """Return whether a process reclaims directly for its huge pages under this answer."""
+    """Return whether a process reclaims directly for its huge pages when the program answers so."""
     set_policy(guest, "thp_gfp", "of_knob", effort=answer)
     before = for_large(guest)
     found = reclaimed(touched(guest, SPARSE))
@@ -145,7 +147,7 @@ def effort_of(guest: Guest, answer: int) -> bool:
 
 
 def test_efforts(guest: Guest) -> None:
-    """Each answer has the effect that its name says; an invalid answer means stock, and
+    """Each valid answer for the effort has the effect of its name. An invalid one means stock, and
     is counted.
     """
     must(guest, loading(policy_object("of_knob", EFFORT)))
@@ -165,7 +167,9 @@ def test_efforts(guest: Guest) -> None:
 
 
 def test_effort_gives_up(guest: Guest) -> None:
-    """After a program reports an error, the point is at stock, and the reason is kept."""
+    """After a program reports an error, its point is at stock, and the slot has the
+    error's text.
+    """
     must(guest, loading(policy_object("of_knob", EFFORT)))
     set_policy(guest, "thp_gfp", "of_knob", error=1)
     touched(guest, f"map 4 {MADVISED} touch 1")
@@ -174,7 +178,9 @@ def test_effort_gives_up(guest: Guest) -> None:
 
 
 def compaction_of(guest: Guest) -> dict[str, int]:
-    """Return counters of the point after a request for huge pages in fragmented memory."""
+    """Return by how much the counters of compact rise when a process asks for huge pages in
+    fragmented memory.
+    """
     before = counters(guest, "compact")
     found = touched(guest, CRUMBS.format(56))
     after = counters(guest, "compact")
@@ -184,7 +190,7 @@ def compaction_of(guest: Guest) -> dict[str, int]:
 
 
 def test_answers_of_compact(guest: Guest) -> None:
-    """A zone is skipped or scanned as the program answers; an invalid answer means stock, and is
+    """A zone is skipped or scanned as the program answers. An invalid answer means stock, and is
     counted.
     """
     must(guest, f"{IN_CRUMBS}; {loading(policy_object('of_knob', COMPACT))}")
@@ -205,8 +211,8 @@ def test_answers_of_compact(guest: Guest) -> None:
 
 
 def test_calm(guest: Guest) -> None:
-    """Under the example `calm`, no page is reclaimed for requested huge pages; stock does reclaim
-    here.
+    """Under the example `calm`, no page is reclaimed for huge pages that MADV_HUGEPAGE requests; at
+    stock, pages are reclaimed.
     """
     must(guest, loading(example("calm")))
     set_policy(guest, "thp_gfp", "calm")
@@ -216,12 +222,12 @@ def test_calm(guest: Guest) -> None:
     assert reclaimed(touched(guest, SPARSE))
 
 
-CLOSE_S = 0.1  # the host may stop the guest between an answer and its event
+CLOSE_S = 0.1  # seconds; the host may stop the guest between an answer and its trace event
 
 
 def test_backoff(guest: Guest) -> None:
-    """Under the example `backoff`, a zone is skipped after a failure, for a time that grows with
-    the pages scanned.
+    """Under the example `backoff`, a zone is skipped after a failed attempt, for a time in
+    proportion to the pages that the attempt has scanned.
     """
     must(guest, f"{IN_CRUMBS}; {loading(example('backoff'))}")
     for paid in 0, 1000:
@@ -241,7 +247,7 @@ def test_backoff(guest: Guest) -> None:
                 until[key] = at + paid * cost / 1e6
 
 
-# Their effect on a host, compared with the policies in C
+# Effects of the examples on a host, compared with policies in C
 
 PAGE = (TREE / "docs/writing-a-policy.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| `([\w.]+)` " + r"\| ([\d.,to ]+) " * 3 + r"\|$", re.MULTILINE)
@@ -249,11 +255,13 @@ ROWS = [(point, policy, cells) for point, policy, *cells in ROW.findall(PAGE)]
 SETUP = {"thp_gfp": ":", "compact": IN_CRUMBS}
 LOAD = {"thp_gfp": SPARSE, "compact": CRUMBS.format(40)}
 MACRO = {"thp_gfp": "MMP_EFFORT", "compact": "MMP_COMPACT"}
-CLOSE = 0.25  # relative deviation allowed between a figure and the range measured
+CLOSE = 0.25  # relative deviation that a measured figure may have from the range in the table
 
 
 def measured(guest: Guest, point: str, policy: str) -> list[float]:
-    """Return MB in large folios, and the pages scanned to compact and to reclaim for them."""
+    """Return MB in large folios, pages scanned to compact for them, and pages scanned to
+    reclaim.
+    """
     set_policy(guest, point, policy)
     found = touched(guest, LOAD[point])
     compacted = sum(found.get(f"compact_{kind}_scanned", 0) for kind in ("migrate", "free"))
@@ -264,8 +272,8 @@ def measured(guest: Guest, point: str, policy: str) -> list[float]:
 @pytest.mark.skipif(SERIES != "6.12", reason="the table is of Linux 6.12")
 @pytest.mark.parametrize(("point", "policy", "cells"), ROWS, ids=[row[1] for row in ROWS])
 def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> None:
-    """The figures in the table of docs/writing-a-policy.md hold, for the examples of these points
-    and for other policies.
+    """The table of docs/writing-a-policy.md has the figures that are measured here, for an example
+    or another policy of these points.
     """
     name, _, kind = policy.partition(".")
     must(counting, f"{SETUP[point]}; {loading(example(name)) if kind else ':'}")
@@ -285,7 +293,7 @@ def test_the_table_has_all_examples() -> None:
 
 
 def test_one_name(guest: Guest) -> None:
-    """No two programs have the same name, not even at different points; the command shows the
+    """Two programs cannot have one name, even at different points. The command lists each with its
     point.
     """
     must(guest, loading(policy_object("of_knob", EFFORT)))
@@ -300,7 +308,7 @@ def test_one_name(guest: Guest) -> None:
 
 
 def test_slots_serve_all_points(guest: Guest, tmp_path: Path) -> None:
-    """If a policy of one point frees a slot, a policy of another point can take it."""
+    """A slot that a policy of one point has freed can be taken by a policy of another point."""
     for _ in range(2):
         for path in example("fixed"), policy_object("of_knob", EFFORT), example("backoff"):
             must(guest, f"{loading(path)}; {UNLOAD}; sleep 0.5")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Refills of page pools: their sizes, the cost of a page, and packets while policies change.
 
-The size of refills comes from the counters of page_pool itself, and the return of all pages from
-its tracepoint, which is hit when a pool is destroyed.
+The counters of page_pool itself give the size of refills. Its tracepoint, which fires when a pool
+is destroyed, shows that all pages have come back.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .conftest import Machines
 from .tools import ROOT, TRACING, checkers, must
 
 pytestmark = pytest.mark.config("PAGE_POOL_STATS")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 MODULE = "mmpolicy_page_pool"
 RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")
 EVENT = f"{TRACING}/events/page_pool/page_pool_release/enable"
 LISTS = "/proc/sys/vm/percpu_pagelist_high_fraction"
-MAX_LOST = 8 << 20  # bytes that a run may differ for other reasons
-NEAR = 1.02  # docs/measured.md has 1.00 to 1.03, of all five loads
+MAX_LOST = 8 << 20  # bytes by which free memory may differ between two runs for other reasons
+NEAR = 1.02  # limit of the ratio to the best size; docs/measured.md has 1.00 to 1.03 over all loads
 
 
 @pytest.fixture
 def pools(loaded: Guest) -> Iterator[Guest]:
-    """Return the usual guest, all stock, with a consumer of page_pool; at the end all pages must be
-    back.
+    """Return the usual guest, all stock, with a module that uses page_pool. The module can be
+    removed at the end only if all pages are back.
     """
     must(loaded, f"modprobe {MODULE} && {parameters('single=0')}")
     yield loaded
@@ -42,7 +42,9 @@ def pools(loaded: Guest) -> Iterator[Guest]:
 
 
 def per_refill(guest: Guest, load: str = "steady") -> int:
-    """Return the pages of each refill, as page_pool counts them; all refills must have one size."""
+    """Return the number of pages in a refill, as page_pool counts them; all refills must
+    be equal.
+    """
     found = consume(guest, load, 128)
     assert found["failed"] == found["inflight"] == 0
     assert found["pages"] <= found["taken"]
@@ -60,8 +62,8 @@ def stats(guest: Guest) -> dict[str, int]:
 
 
 def test_refills_follow_the_setting(pools: Guest) -> None:
-    """Refills have exactly the configured size; under stock they have 64 pages, before
-    and after.
+    """Refills have exactly the size of the setting; at stock, before and afterwards, they have 64
+    pages.
     """
     load = "bursty"
     assert per_refill(pools, load) == 64
@@ -75,7 +77,7 @@ def test_refills_follow_the_setting(pools: Guest) -> None:
 
 
 def test_a_refused_size_changes_nothing(pools: Guest) -> None:
-    """A refused size (0, 129 and text) changes nothing."""
+    """A size that the module refuses (0, 129 or text) does not change the size of refills."""
     must(pools, fixed(16))
     for text in ("0", "129", "-1", "4294967297", "x", ""):
         assert pools.run(f"echo '{text}' >{POINT}/fixed/pages").rc
@@ -83,9 +85,7 @@ def test_a_refused_size_changes_nothing(pools: Guest) -> None:
 
 
 def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
-    """With a limit in max_pages, no refill is larger, and adaptive still uses more than single
-    pages.
-    """
+    """Under `adaptive` with max_pages=20, no refill has more pages, and nearly all have 16."""
     must(pools, f"echo 20 >{POINT}/adaptive/max_pages && {bulk.ADAPTIVE}")
     found = consume(pools, "bursty", 2000)
     counted = stats(pools)
@@ -95,8 +95,8 @@ def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
 
 
 def test_counters_are_those_of_page_pool(pools: Guest) -> None:
-    """Counters of refills, pages and both histograms agree with those of page_pool; none moves
-    under stock.
+    """The counters of refills, of pages and both histograms agree with those of page_pool; at stock
+    they do not rise.
     """
     consume(pools, "steady", 64)
     assert not stats(pools)
@@ -112,7 +112,7 @@ def test_counters_are_those_of_page_pool(pools: Guest) -> None:
 
 
 def test_cost_is_counted_on_request(pools: Guest) -> None:
-    """With measure=1, each refill in softirq is a sample; without it, none is."""
+    """With measure=1, the cost of each refill in softirq is a sample; with 0, no refill is."""
     must(pools, fixed(32) + f" && echo 1 >{bulk.MEASURE}")
     consume(pools, "steady", 64)
     must(pools, f"echo 0 >{bulk.MEASURE}")
@@ -128,14 +128,16 @@ def test_cost_is_counted_on_request(pools: Guest) -> None:
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Results:
-    """Each arm on each load, in instructions."""
+    """Return the instructions of each arm under each load."""
     all_machines.end()
     return bulk.run()
 
 
 @pytest.mark.flavor("unpatched", "patched")
 def test_larger_refills_are_cheaper(results: Results) -> None:
-    """Each size is cheaper than the one before, and 64 takes half of single pages at most."""
+    """Each size is cheaper per page than the smaller one before it; 64 pages take at most half of
+    single pages.
+    """
     for load in ("steady", "bursty"):
         costs = [results.value(f"fixed-{pages}", load, "ticks") for pages in SIZES]
         assert costs == sorted(costs, reverse=True)
@@ -146,8 +148,8 @@ def test_larger_refills_are_cheaper(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("load", ("steady", "bursty", "starved 40"))
 def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
-    """The cost of `adaptive` is near that of the best fixed size, including the time to
-    learn it.
+    """Under `adaptive`, a page costs nearly as little as with the best fixed size, including the
+    time to learn that size.
     """
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= NEAR, bulk.report(results)
@@ -155,7 +157,8 @@ def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
 
 @pytest.mark.flavor("unpatched", "patched")
 def test_adaptive_without_any_page_left(results: Results) -> None:
-    """Without free memory, watching refills costs little: each page comes alone then.
+    """Under `adaptive` without free memory, a page costs little more than otherwise, though each
+    refill gets a single page.
 
     Measured: 0.990 on 6.12, 1.003 on 7.2.
     """
@@ -169,16 +172,18 @@ def test_adaptive_without_any_page_left(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("arm", ("patched", "loaded", "unloaded"))
 def test_off_costs_nothing(results: Results, arm: str) -> None:
-    """Hooks cost nothing without a module, with a module that is all stock, or after its unload."""
+    """The hooks cost nothing: without the module, with the module all at stock, and after
+    unload.
+    """
     for load, limit in {"steady": 1.0025, "bursty": 1.0025, bulk.REDIRECT: 1.01}.items():
         assert results.ratio(arm, bulk.BASE, load, "ticks") <= limit, bulk.report(results)
 
 
-# Real packets
+# Packets through veth devices
 
 
 def in_flight(guest: Guest) -> tuple[int, int]:
-    """Return the number of pages that pools have taken, and the number still in use."""
+    """Return how many pages the destroyed pools have taken, and how many of them are still used."""
     last: dict[str, tuple[int, int]] = {}
     taken = 0
     for pool, inflight, hold, _ in RELEASED.findall(must(guest, f"cat {TRACING}/trace")):
@@ -196,19 +201,19 @@ def free_bytes(guest: Guest) -> int:
 
 
 def watch(guest: Guest) -> None:
-    """Create the two veths, and trace the destruction of pools."""
+    """Create the two pairs of veths, and trace the destruction of page pools."""
     must(guest, f"{bulk.PAIRS}\necho >{TRACING}/trace && echo 1 >{EVENT}")
 
 
 def unwatch(guest: Guest) -> None:
-    """Remove them; a pool with pages in flight ends a second later."""
+    """Remove the pairs; a pool with pages in use is destroyed a second later."""
     must(guest, f"{bulk.NO_PAIRS} && sleep 2 && echo 0 >{EVENT}", 120)
 
 
 @pytest.mark.parametrize("policy", (fixed(1), fixed(128), bulk.ADAPTIVE))
 def test_packets_arrive(pools: Guest, policy: str) -> None:
-    """Packets arrive through XDP_REDIRECT with their data; each takes a page, and all pages come
-    back.
+    """Packets pass through XDP_REDIRECT with their data intact. Each takes a page, and all pages
+    come back.
     """
     watch(pools)
     must(pools, policy)
@@ -222,13 +227,13 @@ def test_packets_arrive(pools: Guest, policy: str) -> None:
 
 @checkers("rounds", 6, 60, kasan=3, kcsan=20)
 def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
-    """No page is lost while packets and bursts arrive, policies change, and the module
-    is reloaded.
+    """While packets and bursts arrive, policies change, and the module is reloaded, no page is
+    lost.
     """
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, f"modprobe mmpolicy && modprobe {MODULE} && {parameters('single=0 rounds=100')}")
     watch(guest)
-    must(guest, f"echo 1000 >{LISTS}")  # pages on the CPUs' own lists do not count as free
+    must(guest, f"echo 1000 >{LISTS}")  # short lists of the CPUs: their pages do not count as free
     before = free_bytes(guest)
     packets = f"{workload('redirect')} in mid out end 2 500"
     jobs = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The command and the state as a whole, on a real kernel."""
+"""Verbs that change or read the whole state, on a real kernel."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def put(guest: Guest, text: str) -> None:
 
 
 def forty(bad: int, value: str) -> str:
-    """Return a manifest whose line number `bad`, of the first forty, is `value`; line 41 declares
-    the profile `old`.
+    """Return a manifest. Its first forty lines are valid, but for line `bad`, which has the text
+    `value`; line 41 declares the profile `old`.
     """
     lines = ["version = 1", "lease_ms = 600000", "[bindings]", '"web.service" = "old"']
     for number in range(9):
@@ -69,8 +69,8 @@ def test_profiles_and_bindings(loaded: Guest) -> None:
 
 
 def test_one_bad_line_of_forty(loaded: Guest) -> None:
-    """If one line of a manifest is bad, the error names the line, and each file of the module stays
-    as it was, byte for byte.
+    """If one line of a manifest is invalid, the error names its number, and each file of the module
+    stays as it was.
     """
     must(loaded, f"mkdir -p {GROUP}")
     old = f"{ROOT}/profiles/old"
@@ -85,7 +85,9 @@ def test_one_bad_line_of_forty(loaded: Guest) -> None:
 
 
 def test_manifest_there_and_back(loaded: Guest) -> None:
-    """After save and reset, apply restores the files; verify detects a change by hand."""
+    """`apply` of a manifest that `save` has written restores the state after a reset. `verify`
+    finds a change by hand.
+    """
     must(loaded, f"mkdir -p {GROUP}")
     put(loaded, forty(4, '"web.service" = "p1"'))
     cli(loaded, f"apply {FILE}")
@@ -106,8 +108,8 @@ def test_manifest_there_and_back(loaded: Guest) -> None:
 
 
 def test_hostile_names(loaded: Guest) -> None:
-    """Hostile names, manifests and journals, given by root on the real tree, write nothing
-    elsewhere.
+    """Names, manifests and journals with hostile contents, given by root on a real tree, change
+    nothing outside it.
     """
     targets = [*VICTIMS, f"{ROOT}/reset"]
     for path in VICTIMS[:3]:
@@ -123,7 +125,7 @@ def test_hostile_names(loaded: Guest) -> None:
 
 
 def test_the_log_of_the_system(loaded: Guest) -> None:
-    """Each change is logged, with the user, the old and the new value."""
+    """The system log has each change, with its user, and the old and the new value."""
     log = "/run/messages"
     must(loaded, f"busybox syslogd -n -O {log} >/dev/null 2>&1 & echo $! >/run/syslogd")
     must(loaded, "n=0; until [ -S /dev/log ]; do sleep 0.1; n=$((n + 1)); [ $n -lt 100 ]; done")
@@ -138,7 +140,7 @@ def test_the_log_of_the_system(loaded: Guest) -> None:
 
 
 def test_map_sees_what_the_process_has(loaded: Guest) -> None:
-    """`map` finds the folios that the process itself finds, and all zero-filled pages."""
+    """`map` shows the folios that the process itself sees, and all its zero-filled pages."""
     cli(loaded, "set anon_order fixed max_order=4")
     look = "exec mmpolicy map --json $PPID"
     output = must(loaded, ops_command("map 1024 every 0 512 16 folios 0 1024 sh", look))

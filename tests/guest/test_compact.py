@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies of compact on fragmented memory: the pages that they scan, and the huge pages that they
-gain.
+"""Policies of compact in fragmented memory: the pages that they scan, and the huge pages that this
+yields.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.programs import must, ran, workload
 from .conftest import Machines
 from .tools import THP, TRACING, back_to_boot
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 EVENTS = (
     "compaction/mm_compaction_try_to_compact_pages",
     "mmpolicy/mmpolicy_compact_try",
@@ -27,20 +27,20 @@ EVENTS = (
 CASES = {case.name: case for case in bench.CASES}
 
 
-# Attempts of the last priority
-
-# Free memory of the second node is in holes of three pages between pinned ones, some filled with
-# swappable pages. Pages touched there are pinned, so reclaim frees no whole block. Folios of 32 kB
-# are not a costly order: the kernel retries at lower priorities, and finally calls the OOM killer.
+# Attempts at the last priority of compaction
+# Free memory of the second node is in holes of three pages between pinned pages, of which swappable
+# pages fill some. Pages that are touched there get pinned, so reclaim frees no whole block. The
+# order of 32 kB is not a costly one: the kernel retries at lower priorities, and finally calls the
+# OOM killer.
 SCATTERED = f"crumbs -10 1 4 hold 30 1 map 300 {MADVISED} mbind 2 2 touch_pinned"
 SIZES = f"{THP}/hugepages"
 SMALL_FOLIOS = f"echo never >{SIZES}-2048kB/enabled; echo madvise >{SIZES}-32kB/enabled"
-# After one failed attempt, all budgets are overdrawn for ever.
+# Knobs of `budget`: after one failed attempt, the budget of each zone is overdrawn for ever.
 SPENT = "scan_ahead_percent=1 scan_per_ms=0 forget_freed_percent=100"
 
 
 def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
-    """Trace a command: names and fields of the events."""
+    """Run a command under trace; return name and fields of each event."""
     switch = "".join(f"echo {{0}} >{TRACING}/events/{event}/enable\n" for event in EVENTS)
     must(
         guest,
@@ -53,7 +53,9 @@ def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
-    """Return the policy's answers at the last priority of compaction, and before it."""
+    """Return the answers of the policy while a command runs: at the last priority of compaction,
+    and at earlier ones.
+    """
     seen: dict[str, list[dict[str, str]]] = {"last": [], "earlier": []}
     when = "earlier"
     for name, said in trace(guest, command):
@@ -65,11 +67,11 @@ def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
 
 
 def check_last_priority(machines: Machines, *flavor: str) -> None:
-    """Check that the policy is not asked about the last attempt, though its overdrawn budget would
-    refuse it.
+    """Check that the module does not ask the policy at the last priority, where its overdrawn
+    budget would refuse the attempt.
 
-    If the kernel itself has deferred a zone, the policy is not asked either, so not in each round;
-    on a busy host, three rounds may be too few.
+    If the kernel itself has deferred a zone, the policy is not asked at earlier priorities either,
+    so a round may show nothing; on a busy host, three rounds may be too few.
     """
     machines.end()
     guest = machines.get(*flavor, mem="800M", cpus=1, nodes=2, swap="1G")
@@ -88,13 +90,13 @@ def check_last_priority(machines: Machines, *flavor: str) -> None:
 
 
 def test_last_priority_is_never_held_back(machines: Machines) -> None:
-    """With the hooks, the last priority of compaction is never skipped."""
+    """With the hooks, an attempt at the last priority of compaction is never skipped."""
     check_last_priority(machines)
 
 
 def deferrals(machines: Machines, policy: str) -> int:
-    """Return how often a zone was deferred, or deferred for longer, where compaction hardly
-    succeeds.
+    """Return how often the kernel has deferred a zone, or deferred it for longer, in memory where
+    compaction hardly succeeds.
     """
     machines.end()
     guest = machines.get(mem=bench.MEM, cpus=1, nodes=bench.NODES)
@@ -107,25 +109,25 @@ def deferrals(machines: Machines, policy: str) -> int:
 
 
 def test_eager_does_not_defer_others(machines: Machines) -> None:
-    """Of the failed attempts of `eager`, only those that stock would have made too
-    defer the zone.
+    """Under `eager`, a failed attempt defers the zone only if stock would have made the attempt,
+    too.
     """
     stock = deferrals(machines, "stock")
     assert stock > 5
     assert deferrals(machines, "eager") <= stock * 1.2
 
 
-# Figures: fresh guests that count instructions
+# Figures from new guests that count instructions
 
 
 def compare(machines: Machines, name: str, arms: tuple[str, ...], seeds: int = 1) -> Results:
-    """Measure arms in a case."""
+    """Return the figures of some arms in a case; each arm runs in a new guest."""
     machines.end()
     return bench.run([arm for arm in bench.ARMS if arm.name in arms], [CASES[name]], seeds)
 
 
 def test_hopeless(machines: Machines) -> None:
-    """Where compaction hardly succeeds, `budget` soon stops trying, and `eager` never does."""
+    """In memory where compaction hardly succeeds, `budget` soon stops trying; `eager` goes on."""
     results = compare(machines, "hopeless", ("stock", *bench.POLICIES))
     assert results.value("stock", "hopeless", "scanned") > 1_000_000
     assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.1
@@ -136,21 +138,21 @@ def test_hopeless(machines: Machines) -> None:
 
 
 def test_eager_does_not_wait(machines: Machines) -> None:
-    """If all free memory is requested, `eager` gets more of it than stock, which defers
+    """If all free memory is requested as huge pages, `eager` gets more than stock, which defers
     attempts.
     """
     results = compare(machines, "idle, short", ("stock", "eager"), seeds=2)
     assert results.ratio("eager", "stock", "idle, short", "large") >= 1.06
 
 
-# The number of large folios differs by 2 % between guests, on a busy host by 3 %. So the ratio of
-# two means of 8 guests each differs by 1 to 1.5 %.
+# The number of large folios differs by 2 % between guests, and by 3 % on a busy host, so the ratio
+# of two means over 8 guests differs by 1 to 1.5 %.
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle", "busy"])
 def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
-    """If more is requested than exists, no arm gets more than exists: both policies get that much,
+    """If more memory is requested than is free, both policies get as many large folios as stock,
     and `budget` scans less.
     """
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
@@ -163,8 +165,8 @@ def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle, short", "busy, short"])
 def test_asked_for_what_is_free_in_full(machines: Machines, name: str) -> None:
-    """If all free memory is requested, `eager` gets more than stock, and `budget` as
-    much as stock.
+    """If all free memory is requested, `eager` gets more large folios than stock, and `budget` as
+    many as stock.
     """
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.ratio("budget", "stock", name, "large") >= 0.96
@@ -187,8 +189,8 @@ done
 @pytest.mark.full
 @pytest.mark.flavor("debug")
 def test_switching_under_load(machines: Machines) -> None:
-    """While four processes fault, free and compact, policies switch: no checker reports a bug, and
-    all data is intact.
+    """If policies switch while four processes fault, free and compact, all data stays intact, and
+    the kernel's checkers report no bug.
     """
     guest = machines.get("debug", mem="1G", cpus=2, nodes=2, swap="1G")
     must(guest, "modprobe mmpolicy")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Pods of two releases of containerd, with runc and crun, and deploy/kubernetes' NRI plugin."""
+"""Pods with containerd (two releases), with runc and crun, and with the NRI plugin of
+deploy/kubernetes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ KEY = "profile.mmpolicy.dev"
 PAGES = 256
 WORDS = f"map {PAGES} touch 0 {PAGES} folios 0 {PAGES} wait"
 ORDERS = {"": 0, "small": 2, "large": 4}
-# Annotations of a pod, the profile of its first container, and of the others.
+# For each kind of pod: its annotations, the profile of its first container, and of the others.
 WAYS = (
     ({f"{KEY}/container.c0": "small", f"{KEY}/pod": "large"}, "small", "large"),
     ({f"{KEY}/container.c0": "large", "example.org/pod": "small"}, "large", ""),
@@ -30,7 +32,7 @@ WAYS = (
 
 
 def pods(count: int, containers: int) -> dict[str, Any]:
-    """Return pods, each with other annotations."""
+    """Return pods by name; each pod has one of the ways to ask for profiles."""
     found = {}
     for number in range(count):
         annotations, first, others = WAYS[number % len(WAYS)]
@@ -40,10 +42,10 @@ def pods(count: int, containers: int) -> dict[str, Any]:
 
 
 def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
-    """Return whether a program's folios match its profile from its first instruction on.
+    """Return whether a program has had the folios of its profile from its first instruction on.
 
-    Without the plugin the profile has no effect. If the plugin was killed, its successor may have
-    started in between.
+    plugin: without a plugin ("gone"), the profile has no effect. If the plugin was killed during
+    the start ("killed"), the next one may have bound the container in between.
     """
     order = 0 if plugin == "gone" else ORDERS[profile]
     if plugin == "killed":
@@ -66,11 +68,12 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 def test_pods(
     machines: Machines, count: int, containers: int, containerd: str, runtime: str
 ) -> None:
-    """All containers are bound before their first instruction, and no binding is lost.
+    """Each container is bound before its first instruction, and no binding is lost.
 
-    Each is started, ended, and restarted; half of the ends are kills. The plugin is killed twice
-    for each pod: while idle, and while a container starts. Two manifests of the host are applied in
-    turn, with the plugin and without. The runtime refuses no call.
+    Each container is started, ended and started again; half of them are killed. For each pod, the
+    plugin is killed twice: while it is idle, and while a container starts. Two manifests of the
+    host are applied in turn, while a plugin runs and while none does. The runtime must accept all
+    calls.
     """
     machines.end()
     guest = machines.get("cloud", mem="2G")

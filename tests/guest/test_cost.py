@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The promised costs, measured by bench/anon_order.py: counted instructions, no clock."""
+"""The costs that docs/measured.md promises, by counted instructions, as
+bench/anon_order.py does.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,16 @@ from .limits import NOISE, Repeated
 
 pytestmark = pytest.mark.flavor("unpatched", "patched")
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 AREAS = {4: SMALL, 8: LARGE}
-MANY = 16_000  # faults for a measurement that repeats to NOISE
+MANY = 16_000  # a measurement over this many faults repeats within NOISE
 DENSE = ("forward", "backward", "streams", "threads", "brk")
 SPARSE = (*anon_order.SPARSE, *anon_order.LESS_SPARSE, MALLOC.pattern)
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
-# Figures of docs/measured.md, within NOISE.
+# Limits of the cost while policies are off: the figures of docs/measured.md, within NOISE.
 OFF = {"patched": 1.0013, "loaded": 1.0014, "unloaded": 1.0013}
-# Cases of each arm: the area, and the patterns (all, if none is named). ./dev bench measures more.
+# For each arm the size of its areas in MB, and its patterns (all, if none is named).
+# `./dev bench` measures more.
 EACH = (*anon_order.DENSE, *SPARSE, *anon_order.CHANGING)
 NEEDED: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys((BASE, *OFF, "adaptive-4"), (SMALL, EACH)),
@@ -38,7 +41,7 @@ caps = pytest.mark.parametrize("cap", AREAS)
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Repeated:
-    """Measure each arm in a guest of its own, which takes some minutes."""
+    """Return a measurement: each run takes each arm in a guest of its own, for some minutes."""
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -55,20 +58,21 @@ def results(all_machines: Machines) -> Repeated:
 
 
 def case(pattern: str, cap: int) -> str:
-    """Return the case of a pattern on the area that fits a limit."""
+    """Return the name of the case with this pattern, on the area that is used for max_order=cap."""
     return MALLOC.name() if pattern == MALLOC.pattern else f"{pattern} {AREAS[cap]}M"
 
 
 def best_fixed(results: Results, name: str, key: str, cap: int) -> float:
-    """Return the lowest cost of a fixed order up to a limit."""
+    """Return the lowest cost of a fixed order that is not above `cap`."""
     found = [results.find(f"fixed-{order}", name, key) for order in AREAS if order <= cap]
     return min(value for value in found if value is not None)
 
 
 def dearest(results: Results, arm: str) -> float:
-    """Return the highest cost of an arm as a multiple of BASE, over the cases with most faults.
+    """Return the highest ratio of an arm to BASE, over the cases with MANY faults or more.
 
-    While all is off, a fault costs equally much in all cases; the other cases are too short.
+    While all is off, a fault costs equally much in all cases; the other cases are too short to
+    measure it.
     """
     names = (name for name in results.cases() if name.endswith((f" {SMALL}M", f" {CHANGE}M")))
     many = [name for name in names if results.value(BASE, name, "faults") >= MANY]
@@ -77,7 +81,9 @@ def dearest(results: Results, arm: str) -> float:
 
 @pytest.mark.parametrize("arm", OFF)
 def test_off_costs_nothing(results: Repeated, arm: str) -> None:
-    """Hooks cost nothing without a module, with a module that is all stock, or after its unload."""
+    """The hooks cost nothing: without the module, with the module all at stock, and after
+    unload.
+    """
     results.hold(OFF[arm] + NOISE, lambda run: dearest(run, arm), f"ticks of {arm}", BASE, arm)
 
 
@@ -85,10 +91,10 @@ def test_off_costs_nothing(results: Repeated, arm: str) -> None:
 @pytest.mark.parametrize("pattern", DENSE)
 @pytest.mark.parametrize(("key", "limit"), [("ticks", 1.03 + NOISE), ("faults", 1.10)])
 def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit: float) -> None:
-    """On dense access, `adaptive` costs little more than the best fixed order with the same
+    """On dense access, `adaptive` costs little more than the best fixed order that is not above its
     max_order.
 
-    Each larger size takes some 32 folios of the one before (min_folios).
+    `adaptive` uses some 32 folios of each size (min_folios) before it takes the next larger size.
     """
     name, arm = case(pattern, cap), f"adaptive-{cap}"
     growth = 40 * (cap - 4) if key == "faults" else 0
@@ -102,11 +108,12 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 @pytest.mark.parametrize("pattern", SPARSE)
 @pytest.mark.parametrize("key", ["ticks", "kb"])
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
-    """On sparse access, `adaptive` with default knobs costs little more than order 0 of the
-    unpatched kernel.
+    """On sparse access, `adaptive` with default knobs costs little more than order 0 of a kernel
+    without hooks.
 
-    malloc has 64 faults in all, and differs by 0.03 between kernels, or boots. A decision in random
-    order takes 80 instructions on 6.12, and 103 on 7.2, which counts sections with preemption off.
+    Limits differ: malloc has only 64 faults, and varies by 0.03 between kernels, or boots. Linux
+    7.2 counts sections with preemption off, so a decision in random order takes 103 instructions
+    there, and 80 on 6.12.
     """
     name, arm = case(pattern, 4), "adaptive-4"
     more = 0.03 if pattern == MALLOC.pattern else 0.004 if SERIES == "7.2" else 0
@@ -116,8 +123,8 @@ def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
 
 @pytest.mark.parametrize("pattern", CHANGING)
 def test_changing_access(results: Repeated, pattern: str) -> None:
-    """When access changes, each half costs little more than the better one of order 0 and the best
-    fixed order.
+    """If access changes from sparse to dense or back, each half costs little more than order 0 or
+    the best fixed order, whichever is cheaper.
     """
     cap = 4
     name, arm = f"{pattern} {CHANGE}M", f"adaptive-{cap}"
@@ -135,7 +142,7 @@ def test_changing_access(results: Repeated, pattern: str) -> None:
 
 
 def test_decisions_are_cheap(all_machines: Machines) -> None:
-    """A decision takes at most 85 instructions; with large folios, 2 a page."""
+    """A decision takes at most 85 instructions; with large folios, at most 2 for each page."""
     all_machines.end()
     small, *large = anon_order.decision_costs()
     assert small.per_fault <= 85, small.text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The demo, as ./dev demo runs it after the build."""
+"""The demo that `./dev demo` runs after the build."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_the_demo_on_a_stock_kernel(all_machines: Machines) -> None:
     assert adaptive[instructions] < small[instructions] / 3
     assert adaptive[memory] < 1.1 * small[memory] < large[memory] / 10
     typed = {line for line in pictures.TYPED.read_text().splitlines() if line.startswith("# ")}
-    assert typed <= set(output.splitlines())  # the output shown in README
+    assert typed <= set(output.splitlines())  # README.md shows these lines of the output
     assert output.endswith("The guest's kernel log shows no warning and no bug.\n")

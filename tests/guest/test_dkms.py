@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""DKMS: the module for a kernel with the hooks, the stub for one without.
+"""DKMS: it builds the module for a kernel with hooks, and a stub for a kernel without them.
 
-DKMS runs on the host, in folders of its own; a guest loads the result.
+DKMS runs on this machine, in folders of its own; a guest loads the result.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 AS_ROOT = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
-LATER = cache_dir() / "dkms/usr/sbin/dkms"  # where ./dev puts the DKMS of a later Debian
+LATER = cache_dir() / "dkms/usr/sbin/dkms"  # DKMS of a later Debian, which ./dev puts there
 SOURCES = ("Kbuild", "dkms.conf", "module")
 
 
 @dataclass(frozen=True)
 class Dkms:
-    """A DKMS tree of its own, and a kernel to build for."""
+    """DKMS with folders of its own, and the kernel that it builds for."""
 
     program: str
     folder: Path
@@ -37,7 +37,7 @@ class Dkms:
     release: str
 
     def run(self, verb: str) -> str:
-        """Run one verb; it must succeed."""
+        """Run one verb of DKMS, which must succeed; return its output."""
         argv = [*AS_ROOT, self.program, verb, "mmpolicy/0.1.0", "-k", self.release]
         argv += ["--kernelsourcedir", str(self.source), "--no-depmod"]
         for option in ("dkmstree", "sourcetree", "installtree"):
@@ -48,25 +48,25 @@ class Dkms:
         return done.stdout
 
     def installed(self) -> list[Path]:
-        """Return the modules in the place where a host would have them."""
+        """Return the files of modules in the folder where DKMS has installed them."""
         return sorted((self.folder / "installtree").rglob("*.ko*"))
 
 
 def tree_of(guest: Guest) -> tuple[Path, str]:
-    """Return the built source of a guest's kernel, and its release."""
+    """Return the folder with the built source of a guest's kernel, and its release."""
     source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
     return source.resolve(), (source / "include/config/kernel.release").read_text().strip()
 
 
 @pytest.fixture(params=["dkms", pytest.param(str(LATER), marks=pytest.mark.full, id="later")])
 def program(request: pytest.FixtureRequest) -> str:
-    """Return DKMS of this Debian, and a later one."""
+    """Return the program of DKMS: that of this Debian, and that of a later one."""
     return str(request.param)
 
 
 @pytest.fixture
 def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
-    """Return a DKMS tree with a copy of this tree."""
+    """Return DKMS with a copy of this tree as the source of mmpolicy."""
     source, release = tree_of(new_guest(request.param))
     folder = Path(tempfile.mkdtemp(prefix="dkms-", dir=cache_dir()))
     copy = folder / "sourcetree/mmpolicy-0.1.0"
@@ -80,7 +80,7 @@ def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
 
 
 def build_and_install(dkms: Dkms) -> Path:
-    """Run each verb once; return the module that they install."""
+    """Add, build and install the module; return its file."""
     dkms.run("add")
     dkms.run("build")
     dkms.run("install")
@@ -92,7 +92,9 @@ def build_and_install(dkms: Dkms) -> Path:
 
 @pytest.mark.parametrize("dkms", ["patched"], indirect=True)
 def test_module(dkms: Dkms, machines: Machines) -> None:
-    """A module built by DKMS for a kernel with the hooks loads, and is gone after removal."""
+    """A module that DKMS builds for a kernel with hooks can be loaded; its removal leaves
+    no file.
+    """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     module = build_and_install(dkms)
     assert must(guest, f"modinfo -F version {module}") == "0.1.0\n"
@@ -103,7 +105,9 @@ def test_module(dkms: Dkms, machines: Machines) -> None:
 
 @pytest.mark.parametrize("dkms", ["patched"], indirect=True)
 def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
-    """The installation of a kernel continues, and the error of the load names the log."""
+    """If the module cannot be built, the installation of a kernel goes on; the error at the load
+    names the log of the build.
+    """
     with (dkms.folder / "sourcetree/mmpolicy-0.1.0/module/core.c").open("a") as core:
         core.write("#error this kernel is too new\n")
     module = build_and_install(dkms)
@@ -117,7 +121,7 @@ def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
 @pytest.mark.flavor("unpatched")
 @pytest.mark.parametrize("dkms", ["unpatched"], indirect=True)
 def test_stub(dkms: Dkms, machines: Machines) -> None:
-    """Without the hooks the build succeeds as well, and the error at load names the reason."""
+    """For a kernel without hooks, DKMS builds a stub; the error at its load names the reason."""
     guest = machines.get("unpatched", mem="1G")
     module = build_and_install(dkms)
     assert guest.run(f"insmod {module}").rc

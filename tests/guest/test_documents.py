@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The console session of docs/cli.md, and the commands for on-call engineers.
+"""The console session of docs/cli.md, and the commands of docs/oncall.md.
 
-The session of the tutorial needs packages.
+The session of the tutorial is in test_packages.py and test_boot.py, as it needs packages.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .sessions import replay
 from .tools import ROOT, back_to_boot, must, readme
 
 PAGE = "docs/oncall.md"
-SECONDS = 60.0  # each test, about
+SECONDS = 60.0  # rough duration of each test, for the schedule
 
 
 @pytest.fixture
 def host(guest: Guest, all_machines: Machines) -> Iterator[Guest]:
-    """A guest for the session alone, so its journal starts empty."""
+    """Return a guest that only this session uses, so that its journal begins empty."""
     yield guest
     guest.check()
     all_machines.end()
@@ -36,14 +36,14 @@ def test_session(host: Guest, tmp_path: Path) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_on_call(machines: Machines) -> None:
-    """On Debian's own kernel, the on-call commands detect an active policy, and each way to end it
-    works.
+    """On Debian's own kernel, the commands for on-call engineers show an active policy, and each
+    way to end it works.
     """
     guest = machines.get("cloud", mem="2G", cpus=2)
     back_to_boot(guest)
     (looks,), (ways,) = readme("Is it on?", PAGE), readme("Off, now", PAGE)
     must(guest, "modprobe mmpolicy")
-    for way in ways:  # each of which also removes the profiles
+    for way in ways:  # each way also removes the profile
         must(guest, "mmpolicy profile create web && mmpolicy set anon_order fixed --profile web")
         seen = must(guest, "\n".join(looks))
         assert seen.startswith("active\n")

@@ -10,7 +10,7 @@ from bench import verbs
 from .conftest import Machines
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 60.0  # about
+SECONDS = 60.0  # rough duration, for the schedule
 FEW = verbs.LINES[: verbs.LINES.index("load")]  # other tests cover the verbs of the module
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments: each unit gets the folios of its arm, and the counters of its arm count it."""
+"""Experiments in the kernel: each unit gets the folios of its arm, and its arm's counters
+count it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ ARMS = ("control", "treatment")
 
 @pytest.fixture
 def arms(loaded: Guest) -> Iterator[Guest]:
-    """An experiment ready to be enabled: control has small folios, treatment 64 kB; and cgroups."""
+    """Return a guest with cgroups, and an experiment that can be enabled: the profile control gives
+    single pages, treatment 64 kB.
+    """
     script = f"""
     for arm in {" ".join(ARMS)}; do
         echo $arm >{PROFILES}/create && echo $arm >{EXPERIMENT}/$arm || exit
@@ -45,14 +49,16 @@ def arms(loaded: Guest) -> Iterator[Guest]:
 
 
 def enable(guest: Guest, **files: object) -> None:
-    """Set files of the experiment, then disable and enable it."""
+    """Disable the experiment, set these files of it, and enable it."""
     lines = [f"echo {value} >{EXPERIMENT}/{name}" for name, value in files.items()]
     switch = f"echo 0 >{EXPERIMENT}/enabled", *lines, f"echo 1 >{EXPERIMENT}/enabled"
     must(guest, " && ".join(switch))
 
 
 def run_in_each_cgroup(guest: Guest) -> set[int]:
-    """Return the ids of the treated cgroups; each cgroup is in one of the arms."""
+    """Run a program in each cgroup; return the numbers of those that got the treatment's folios.
+    All others must have got the control's.
+    """
     body = f"echo $$ >{TOP}/$1/cgroup.procs && exec {DENSE}"
     found = must(
         guest, f"for i in $(seq {UNITS}); do sh -c {shlex.quote(body)} sh $i || exit; done"
@@ -64,31 +70,33 @@ def run_in_each_cgroup(guest: Guest) -> set[int]:
 
 
 def units(guest: Guest) -> dict[str, int]:
-    """Number of units of each arm."""
+    """Return the number of units of each arm."""
     lines = must(guest, f"cat {DEBUG}/experiment/units").splitlines()
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def stats(guest: Guest, profile: str) -> dict[str, int]:
-    """The counters of anon_order in a profile."""
+    """Return the counters of anon_order in a profile."""
     lines = must(guest, f"cat {DEBUG}/{profile}/anon_order/stats").splitlines()
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def timed(counters: dict[str, int], octave: str = "") -> int:
-    """Faults in the histogram of latencies, or in an octave of it."""
+    """Return the number of faults in the histogram of times, or in one octave of it."""
     return sum(n for name, n in counters.items() if name.startswith(f"fault_ns_log2_{octave}"))
 
 
 def least_ns(counters: dict[str, int]) -> float:
-    """Minimum duration of these faults, by the lower bounds of their buckets."""
+    """Return the least ns that all faults of the histogram took, by the lower ends of its
+    buckets.
+    """
     names = (re.fullmatch(r"fault_ns_log2_(\d+)_(\d)", name) for name in counters)
     return sum(counters[m[0]] * 2.0 ** int(m[1]) * (8 + int(m[2])) / 8 for m in names if m)
 
 
 def test_cgroups_as_units(arms: Guest) -> None:
-    """A cgroup keeps its arm; a higher percentage only adds to the treatment; a new seed draws
-    again.
+    """A cgroup keeps its arm. A higher percentage moves cgroups from control to treatment only, and
+    another seed assigns all anew.
     """
     enable(arms, unit="cgroup", percent=30, seed=1)
     some = run_in_each_cgroup(arms)
@@ -108,7 +116,9 @@ def test_cgroups_as_units(arms: Guest) -> None:
 
 @pytest.mark.parametrize(("seed", "percent"), [(1, 50), (2**40 + 7, 40), (MAX_SEED - 1, 50)])
 def test_the_command_knows_the_arm_of_a_cgroup(arms: Guest, seed: int, percent: int) -> None:
-    """`ab run` draws seeds that treat half of the units, computing the kernel's hash itself."""
+    """The command computes the arms of cgroups as the kernel does, and finds seeds that treat half
+    of them.
+    """
     ids = must(arms, f"cd {TOP} && stat -c %i $(seq {UNITS})").split()
     units = {str(unit): int(number) for unit, number in enumerate(ids)}
     found = arms_of(units, seed, percent)
@@ -122,7 +132,7 @@ def test_the_command_knows_the_arm_of_a_cgroup(arms: Guest, seed: int, percent: 
 
 
 def test_processes_as_units(arms: Guest) -> None:
-    """A process keeps its arm over exec and time; children are units of their own."""
+    """A process keeps its arm over exec() and time; each child is a unit of its own."""
     enable(arms, percent=50, seed=3)
     again = ops_command("map 64 touch 0 64 folios 0 64 map 64 touch 0 64 folios 0 64")
     shells = f"for i in $(seq 40); do sh -c 'exec sh -c \"exec {again}\"' & wait $!; done"
@@ -136,14 +146,14 @@ def test_processes_as_units(arms: Guest) -> None:
 
 
 def test_only_a_part_of_the_hierarchy(arms: Guest) -> None:
-    """Processes outside the experiment's cgroup have the profile default."""
+    """If the experiment is limited to a cgroup, the profile default decides for all others."""
     enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP}/7)")
     assert run_in_each_cgroup(arms) == {6}
     assert units(arms) == {"control": 0, "treatment": 1, "full": 0}
 
 
 def test_bindings_win(arms: Guest) -> None:
-    """A bound unit takes no part until it is unbound."""
+    """A bound cgroup takes no part in the experiment until it is unbound."""
     enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP})")
     number = must(arms, f"stat -c %i {TOP}/3").strip()
     must(arms, f"echo {number} >{PROFILES}/control/cgroups")
@@ -154,8 +164,8 @@ def test_bindings_win(arms: Guest) -> None:
 
 
 def test_what_may_not_change_meanwhile(arms: Guest) -> None:
-    """While the experiment runs, arms, unit, seed, cgroup and profiles cannot be changed; folios
-    show it, too.
+    """While an experiment runs, its arms, unit, seed, cgroup and profiles cannot be changed, and
+    the arms of cgroups stay.
     """
     enable(arms, unit="cgroup", percent=50, seed=4)
     before = run_in_each_cgroup(arms)
@@ -170,7 +180,9 @@ def test_what_may_not_change_meanwhile(arms: Guest) -> None:
 
 
 def test_nothing_runs_without_two_arms(arms: Guest) -> None:
-    """Without two arms, an experiment does not start: EINVAL, and all is stock."""
+    """An experiment without two arms does not start: the write fails with EINVAL, and all stays at
+    stock.
+    """
     must(arms, f"echo none >{EXPERIMENT}/control")
     pokes = [Poke(f"{EXPERIMENT}/enabled", "1", 1, ("EINVAL",))]
     pokes += [Poke(f"{EXPERIMENT}/control", "default", 1, ("EINVAL",))]
@@ -185,7 +197,7 @@ def test_nothing_runs_without_two_arms(arms: Guest) -> None:
 
 @pytest.mark.parametrize(("arm", "percent"), [("control", 0), ("treatment", 100)])
 def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
-    """Decisions, folios and fault times are counted in the arm of the process."""
+    """Decisions, folios and times of faults count in the profile of the arm of their process."""
     enable(arms, unit="cgroup", percent=percent, time_faults=1, cgroup=f"$(stat -c %i {TOP}/1)")
     other = ARMS[arm == "control"]
     inside = f"sh -c 'echo $$ >{TOP}/1/cgroup.procs && exec {workload('touch')} forward 16 2'"
@@ -209,8 +221,8 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
 
 
 def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
-    """Faults are timed only on request, not by an experiment alone; and on request also with all
-    points at stock.
+    """Faults are timed only with time_faults=1: an experiment alone does not time them. They are
+    timed also if all points are at stock.
     """
     enable(arms, unit="cgroup", percent=0, time_faults=0)
     ran(arms, f"{workload('touch')} forward 16 1")
@@ -223,7 +235,7 @@ def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
     assert timed(after) > 4096 / 16.5 / 1.5
     assert after["stock"] >= 4096
     must(arms, f"echo 0 >{EXPERIMENT}/enabled")
-    after = stats(arms, "control")  # with the faults of other processes up to here
+    after = stats(arms, "control")  # read again, with the faults of reading it the first time
     ran(arms, f"{workload('touch')} forward 16 1")
     assert stats(arms, "control") == after
 
@@ -238,7 +250,9 @@ scrape_configs:
 
 
 def test_prometheus_knows_how_long_faults_take(arms: Guest) -> None:
-    """Debian's Prometheus scrapes the command; a quantile agrees with the module's counters."""
+    """Prometheus of Debian scrapes `mmpolicy export`, and computes a quantile of fault times that
+    agrees with the module's counters.
+    """
     enable(arms, unit="cgroup", percent=0, time_faults=1)
     ran(arms, f"{workload('touch')} forward 16 9")
     must(arms, f"echo 0 >{EXPERIMENT}/enabled; echo {shlex.quote(SCRAPE)} >/run/scrape.yml")

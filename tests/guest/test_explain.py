@@ -18,7 +18,7 @@ from .tools import POINT, ROOT, must
 
 PAGES = 8192
 CGROUP = "/sys/fs/cgroup/mmpolicy-explain"
-# Fills an area in order, or with gaps, when it gets a signal; the first page holds its address.
+# A program that fills an area in order, or with gaps, once /tmp/go exists.
 WORKER = """
 import mmap, os, sys, time
 area = mmap.mmap(-1, {pages} * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -35,7 +35,9 @@ time.sleep(1000)
 
 @contextmanager
 def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
-    """Start a process in a cgroup of its own that works once /tmp/go exists; return its PID."""
+    """Start a program in a cgroup of its own, which fills its memory once /tmp/go exists; yield its
+    PID.
+    """
     must(guest, f"mkdir -p {CGROUP}; rm -f /tmp/go /tmp/ready")
     code = shlex.quote(WORKER.format(pages=pages, step=step))
     job = guest.start(
@@ -51,7 +53,7 @@ def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
 
 
 def said(guest: Guest, verb: str, pid: int) -> dict[str, Any]:
-    """Return the JSON output of a verb about a running process."""
+    """Run a verb about a process that begins its work meanwhile; return the verb's JSON output."""
     begin = f"until [ -d {TRACING} ]; do sleep 0.1; done; sleep 1; touch /tmp/go"
     command = f"({begin}) & mmpolicy {verb} {pid} --seconds 6 --json"
     return ran(guest, command)
@@ -65,7 +67,9 @@ def largest(found: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_explain(loaded: Guest, step: int) -> None:
-    """`explain` reports the folios of an area, their unused part, and the requested orders."""
+    """`explain` reports the folios of an area, their unused part, and the orders that the policy
+    and its shadow have requested.
+    """
     must(loaded, f"echo fixed >{POINT}/policy; echo adaptive >{POINT}/shadow")
     with worker(loaded, step) as pid:
         area = largest(said(loaded, "explain", pid))
@@ -80,8 +84,10 @@ def test_explain(loaded: Guest, step: int) -> None:
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_recommend(loaded: Guest, step: int) -> None:
-    """Once the manifest is applied, dense processes get large folios, and others none."""
-    pages = PAGES * (1 if step == 1 else 4)  # one fault in twelve is sampled
+    """When the recommended manifest is applied, a process that fills its memory gets large folios,
+    and one that leaves gaps gets none.
+    """
+    pages = PAGES * (1 if step == 1 else 4)  # more, as only one fault in twelve is sampled
     must(loaded, f"echo adaptive >{POINT}/shadow")
     with worker(loaded, step, pages) as pid:
         found = said(loaded, "recommend", pid)

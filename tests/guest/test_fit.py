@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel` predicts from an image the properties of the running kernel."""
+"""`doctor --kernel` predicts from a kernel image what the running kernel has."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .conftest import Machines
 from .tools import ROOT, TRACING, must
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 
 def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:
-    """`doctor --kernel` on an image finds the points, types and symbols of the running kernel; each
-    hooked function can be traced.
+    """What `doctor --kernel` finds in an image is true in the running kernel: points, types and
+    symbols; and each function to hook can be traced.
     """
     path = Kernel.of_flavor(SERIES, stock).image
     kernel, points = look_at(Tree(), str(path))
@@ -37,7 +37,7 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
         found = must(guest, f"cat {ROOT}/points/{each.point}").strip()
         expected = f"unavailable: {each.reasons[0]}" if each.reasons else "available"
         assert found == expected, each.point
-    status = "fits" if guest.arch.root else "tested"  # no hardware of arm64 has run the module
+    status = "fits" if guest.arch.root else "tested"  # the module has run on no arm64 hardware yet
     assert [each.status for each in points if each.point == "anon_order"] == [status]
     hooked = {line.split()[1] for line in must(guest, f"cat {ROOT}/hooked_functions").splitlines()}
     named = {one.name for need in needs(kernel.machine) if need.row == "HOOK" for one in need.ones}
@@ -48,7 +48,9 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
 
 
 def test_types_and_symbols(machines: Machines, stock: str) -> None:
-    """Types read from an image agree with /sys/kernel/btf, and names with /proc/kallsyms."""
+    """Types read from an image are those of /sys/kernel/btf, and symbols those of
+    /proc/kallsyms.
+    """
     image = Image(Kernel.of_flavor(SERIES, stock)
                   .image.read_bytes())  # fmt: skip
     guest = machines.get(stock, cpus=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel` on Debian's images for which there are no headers, and no modules."""
+"""`doctor --kernel` on images of Debian for which this machine has neither headers nor modules."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ pytestmark = [
 
 INIT = Path(__file__).with_name("look.sh")
 FUNCTIONS = ("HOOK", "CALL")
-PATIENT = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300"  # for a busy host
+PATIENT = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300"  # as a busy host stops the guest
 
 
 def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[str]]:
-    """Boot an image alone, and return the properties of the running kernel."""
+    """Boot an image with look.sh alone; return what the running kernel has, by kind."""
     (folder / "initrd").write_bytes(initramfs(INIT, functions="\n".join(functions) + "\n"))
     words = f"{QEMU} -M q35 -m 512M -nodefaults -display none -no-reboot"
     words += f" {accelerator('auto', False, 1, image, False)}"
@@ -50,7 +50,7 @@ def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[st
 
 
 def plain(prototype: str) -> tuple[str, str]:
-    """Return the name of a function, and its prototype as in needs.h, from the output of pfunct."""
+    """Return name and prototype of a function, in the form of needs.h; prototype: from pfunct."""
     text = re.sub(r"\b(struct|union|enum) ", "", prototype.rstrip(";"))
     text = re.sub(r"\bconst (\w+)", r"\1 const", text)
     text = re.sub(r"\s*\*\s*", "*", text).replace("*const", "* const")
@@ -62,7 +62,7 @@ def plain(prototype: str) -> tuple[str, str]:
 
 
 def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str]:
-    """Return the prototypes that another reader of BTF finds."""
+    """Return the prototypes of functions as pfunct, another reader of BTF, finds them."""
     (folder / "types").write_bytes(types)
     argv = ["pfunct", "-F", "btf", "-P", str(folder / "types")]
     lines = subprocess.run(argv, capture_output=True, check=True, text=True).stdout.splitlines()
@@ -72,7 +72,7 @@ def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str
 
 
 def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]:
-    """Return the variant that a point uses, by the prototypes of the other reader."""
+    """Yield each need of the points with the variant that fits; found: prototypes by pfunct."""
     ways: set[str] = set()
     for need in rows:
         if ways >= need.when and ways.isdisjoint(need.unless) and need.row in FUNCTIONS:
@@ -84,8 +84,8 @@ def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]
 
 @pytest.mark.parametrize("series", ("6.16", "6.17", "6.18", "6.19", "7.0", "7.1"))
 def test_each_function_that_is_named(series: str, tmp_path: Path) -> None:
-    """`doctor --kernel` finds the types and symbols of the running kernel, and each hooked function
-    can be traced there.
+    """What `doctor --kernel` finds in an image is true in the running kernel: types and symbols;
+    and each function to hook can be traced.
     """
     package = fits.fetched(fits.newest()[series, "cloud-amd64"])
     image, (kernel, points) = Image(package.read_bytes()), look_at(Tree(), str(package))

@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full, AMD64]
 KEPT = "/etc/mmpolicy/web.toml"
 NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")
 NEXT_FOLIOS = {"2": PAGES}
-# Each touches memory repeatedly, and prints the cost: the first one touches one page in 16.
+# Programs of two services, which touch memory repeatedly and print the cost; sparse touches one
+# page in 16.
 LOADS = {"sparse": "every_64k 8", "dense": "forward 8"}
 LOAD = (
     "[Service]\nExecStart=sh -c '"
@@ -43,7 +44,7 @@ WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" =
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Return three hosts with services, without mmpolicy."""
+    """Return three hosts with services, on which mmpolicy is not installed."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
         services = {name: LOAD.format(name=name, pattern=LOADS[name]) for name in LOADS}
@@ -62,7 +63,7 @@ LEFT = "ls -d /var/cache/mmpolicy /etc/mmpolicy /usr/bin/mmpolicy 2>/dev/null ||
 
 
 def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
-    """Return the folios of the service on each host after a restart."""
+    """Restart the service on each host; return the folios that it gets, by host."""
     return {
         name: {order: count for order, count in json.loads(text).items() if order != "none"}
         for name, text in fleet.each(RESTARTED).items()
@@ -70,7 +71,9 @@ def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
 
 
 def test_from_nothing(fleet: Fleet) -> None:
-    """One play leads to a bound service, as check mode predicts; a second run changes nothing."""
+    """One play installs mmpolicy and binds a service, as check mode has predicted. A second run
+    changes nothing.
+    """
     play = fleet.controller.play
     told = {"mmpolicy_packages": PACKAGES, "mmpolicy_manifests": {"web.toml": MANIFEST}}
     assert folios(fleet) == dict.fromkeys(fleet.guests, SMALL)
@@ -86,7 +89,7 @@ def test_from_nothing(fleet: Fleet) -> None:
     assert code == 0 and {each["changed"] for each in recap(out).values()} == {0}, out
 
 
-# From here on the command is installed, and each test begins with MANIFEST made permanent.
+# From here on mmpolicy is installed. Each test begins in the state of MANIFEST, also for the boot.
 BEGIN = f"""
 command -v mmpolicy >/dev/null || {INSTALL}
 systemctl stop {" ".join(LOADS)}; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
@@ -100,24 +103,26 @@ mmpolicy apply --skip-missing /etc/mmpolicy
 
 @pytest.fixture
 def installed(fleet: Fleet) -> Fleet:
-    """Return the hosts with MANIFEST made permanent, whatever earlier tests have done."""
+    """Return the hosts in the state of MANIFEST, whatever earlier tests have changed."""
     fleet.each(BEGIN)
     return fleet
 
 
 def roll(fleet: Fleet, text: str, lease_s: int, **variables: Any) -> subprocess.Popen[str]:
-    """Start to roll a manifest out: to one host, and then to the others."""
+    """Start a play that rolls a manifest out, first to one host and then to all; return the
+    process.
+    """
     times = {"rollout_lease": lease_s, "rollout_period": 2, "rollout_hold": 4}
     told = {"mmpolicy_manifests": {"web.toml": text}, "rollout_steps": [1, "100%"], **times}
     return fleet.controller.start("rollout", **told, **variables)
 
 
 class Host(NamedTuple):
-    """State of a host."""
+    """The state of a host after a roll-out."""
 
     state: str
     lease: str
-    kept: str  # the manifest for its next boot
+    kept: str  # the manifest that the next boot applies
     folios: dict[str, int]
 
 
@@ -125,7 +130,7 @@ NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
 
 
 def hosts(fleet: Fleet) -> dict[str, Host]:
-    """Return the state of each host, with the folios that its service gets after a restart."""
+    """Restart the service on each host; return the state of each, with the service's folios."""
     found = {}
     for name, made_of in folios(fleet).items():
         state, lease, kept = must(fleet.guests[name], NOW).split("\n", 2)
@@ -133,8 +138,8 @@ def hosts(fleet: Fleet) -> dict[str, Host]:
     return found
 
 
-# Exits with 8 if the service reports twice the memory that it writes to, or more. Its first report
-# may cover the time before.
+# A gate: exits with 8 if the sparse service uses at least twice the memory that it writes to. The
+# first report is skipped, as it may be about the time before the change.
 SAID = r"s/.*\"{}\": \([0-9]*\).*/\1/p"
 GATE = f"""
 ! systemctl -q is-active sparse || {{
@@ -148,8 +153,8 @@ TASK = "TASK [mmpolicy.host.rollout : "
 
 
 def test_a_planted_regression(installed: Fleet) -> None:
-    """The first check of a host finds a planted regression; the step is rolled back, and the one
-    before stays.
+    """The first look at a host's gates finds a change for the worse. Its step is rolled back; the
+    host of the step before keeps the manifest.
     """
     bad = installed.guests["host2"]
     must(bad, f"systemctl start sparse; {GATE}")
@@ -167,8 +172,8 @@ def test_a_planted_regression(installed: Fleet) -> None:
 
 
 def begins(process: subprocess.Popen[str]) -> Iterator[float]:
-    """Return the start times of the tasks of a play, in seconds after the first one;
-    and its end.
+    """Yield for each task of a play when it begins, in seconds after the first task, and last when
+    the play ends.
     """
     assert process.stdout
     start = None
@@ -181,7 +186,7 @@ def begins(process: subprocess.Popen[str]) -> Iterator[float]:
 
 @pytest.fixture(scope="module")
 def course(fleet: Fleet) -> list[float]:
-    """Return the start times of the tasks of an undisturbed roll-out of NEXT."""
+    """Return when the tasks of an undisturbed roll-out of NEXT begin, in seconds."""
     fleet.each(BEGIN)
     process = roll(fleet, NEXT, PATIENT_S)
     found = list(begins(process))
@@ -193,7 +198,7 @@ def course(fleet: Fleet) -> list[float]:
 PASSED = Host("active", "0", NEXT, NEXT_FOLIOS)
 BEFORE = Host("active", "0", MANIFEST, LARGE)
 ENDS = [PASSED, BEFORE, *(Host("expired", "0", text, SMALL) for text in (MANIFEST, NEXT))]
-# Processes of the controller on a host end with its connections, or later.
+# Waits until the controller's processes on a host have ended; they may outlive its connection.
 SETTLED = """
 while cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -qE '{}'; do sleep 0.2; done
 """
@@ -203,7 +208,7 @@ LEASE_ENDS = f"""
 
 
 def settle(fleet: Fleet) -> None:
-    """Wait until the controller's processes on the hosts have ended, then close its connections."""
+    """Wait until the controller's processes on all hosts have ended, and close its connections."""
     fleet.each(SETTLED.format("pytho[n]3"))
     fleet.disconnect()
     fleet.each(SETTLED.format("pytho[n]3|s[s]hd: root@"))
@@ -211,8 +216,8 @@ def settle(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int) -> None:
-    """If the controller dies at a random moment, a host has the new manifest or the old one; or a
-    lease ends in stock.
+    """If the controller is killed at a random moment, each host has the new manifest, or the old
+    one, or goes to stock at the end of its lease.
     """
     moment = random.Random(seed).random() * course[-1]
     number = bisect_right(course, moment)
@@ -228,7 +233,7 @@ def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int
     found = hosts(installed)
     print(f"after {number} of {len(course) - 1} tasks: {found}")
     assert all(host in ENDS for host in found.values())
-    # The second step begins when the first has passed.
+    # the second step begins only after the host of the first has passed its gates
     assert found["host0"] == PASSED or PASSED not in found.values()
 
 
@@ -242,8 +247,8 @@ FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
 def test_an_experiment(
     installed: Fleet, tmp_path: Path, treatment: list[str], verdict: str
 ) -> None:
-    """Ansible draws hosts under load, each runs the experiment itself, and the results are pooled;
-    equal arms do not differ.
+    """Ansible draws hosts under load; each runs the experiment on its own, and the results are
+    pooled. Equal arms show no difference.
     """
     installed.each("systemctl start dense; until [ -s /run/dense ]; do sleep 0.1; done")
     before = installed.each(f"{SET}; {NOW}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Random writes by several processes at once: answers and files agree with a model."""
+"""Random writes by several processes at once: the results agree with a model of the files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from lab.guest import Guest
 from .conftest import Machines
 from .fuzz import fuzz
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 
 def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """Check that no file differs from the model, and that the kernel's checkers report no bug."""
+    """Make random writes; check that no file differs from the model, and that the kernel's checkers
+    report no bug. Return the counts.
+    """
     found = fuzz(guest, seed, writes)
     print(found)
     assert found["writes"] >= writes
@@ -30,7 +32,7 @@ def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", (1, None))
 def test_fuzz(machines: Machines, seed: int | None) -> None:
-    """Random writes agree with the model, for a fixed seed and for a new one."""
+    """Random writes agree with the model, with a fixed seed and with a new one."""
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     clean(guest, secrets.randbits(32) if seed is None else seed, 4000)
 
@@ -48,8 +50,8 @@ def test_fuzz(machines: Machines, seed: int | None) -> None:
     ],
 )
 def test_fuzz_on(machines: Machines, flavor: str, writes: int) -> None:
-    """Random writes agree with the model on kernels with checkers, without the hooks,
-    and for long.
+    """Random writes agree with the model on kernels with checkers, on kernels without hooks, and in
+    long runs.
     """
     found = clean(machines.get(flavor, mem="2G", cpus=2), secrets.randbits(32), writes)
     assert writes < 100_000 or (found["expiries"] and found["loads"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""If an allocation of the module fails, the result is an error, the old state and no leak; each
-fails in turn.
+"""Allocations of the module that fail, one after the other: each causes an error or nothing, the
+old state stays, and no memory leaks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .conftest import Machines
 from .tools import ROOT, THP, must
 
 PROFILES, EXPERIMENT = f"{ROOT}/profiles", f"{ROOT}/experiment"
-# Stock gives 64 kB; a profile with single pages exists.
+# Stock gives 64 kB; two profiles give single pages.
 SET_UP = f"""
 echo always >{THP}/hugepages-64kB/enabled
 modprobe mmpolicy
@@ -24,7 +24,7 @@ done
 """
 ARMS = f"echo a >{EXPERIMENT}/control && echo b >{EXPERIMENT}/treatment"
 CGROUP = "mkdir -p /sys/fs/cgroup/nth && id=$(stat -c %i /sys/fs/cgroup/nth)"
-# For a shell that becomes the process: setup, the change, how it is undone.
+# By name of the change, words for the workload nth: what to do before, the change, how to undo it.
 CASES = {
     "load": ("rmmod mmpolicy", "load anon_order=never", "unload -"),
     "unload": (
@@ -68,7 +68,7 @@ CASES = {
     ),
     "lease": (":", f"write {ROOT}/lease_ms=86400000", f"write {ROOT}/lease_ms=0"),
 }
-# Changes that must succeed even if every allocation fails.
+# Changes that succeed although each of their allocations fails.
 ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
 
 
@@ -79,7 +79,7 @@ ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
     ]
 )
 def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
-    """Return a guest with kmemleak, which detects leaks."""
+    """Return a guest whose kernel has kmemleak, which finds leaks."""
     guest = machines.get(request.param, mem="1G", cpus=1, append="kmemleak=on")
     must(guest, "[ -e /sys/kernel/debug/kmemleak ] && echo scan=off >/sys/kernel/debug/kmemleak")
     must(guest, SET_UP)
@@ -87,14 +87,16 @@ def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
 
 
 def each_fails(guest: Guest, step: int, before: str, act: str, undo: str) -> dict[str, int]:
-    """Make each allocation fail; return how many failures led to an error and how many did not."""
+    """Let each step-th allocation of a change fail, one per attempt; return how many attempts gave
+    an error, and how many did not.
+    """
     words = " ".join(f'{what.partition(" ")[0]} "{what.partition(" ")[2]}"' for what in (act, undo))
     command = f"{before}\nexec {workload('nth')} $(modinfo -n mmpolicy) {step} {words}"
     return ran(guest, command, timeout=7200)
 
 
 def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
-    """Run one case; afterwards the state must be as before."""
+    """Run one case of CASES, and check that failed attempts gave errors where they should."""
     found = each_fails(guest, step, *CASES[name])
     must(guest, f"[ ! -d {ROOT} ] || rmmod mmpolicy\n{SET_UP}")
     print(name, found)
@@ -110,8 +112,8 @@ def nothing_is_lost(guest: Guest) -> None:
 
 
 def test_some_allocations_fail(watched: Guest) -> None:
-    """In cases with many allocations, every n-th failure leads to an error or to nothing, with the
-    old state.
+    """In changes with many allocations, some of them fail in turn: each failure gives an error or
+    has no effect, and the old state stays.
     """
     case(watched, "bind a process")
     case(watched, "fork")
@@ -123,8 +125,8 @@ def test_some_allocations_fail(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_fails(watched: Guest) -> None:
-    """Each failing allocation of each change leads to an error or to nothing, with the
-    old state.
+    """Each allocation of each change fails in turn: each failure gives an error or has no effect,
+    and the old state stays.
     """
     found = {name: case(watched, name) for name in CASES}
     assert found["load"]["failed"] > 50 and found["create"]["failed"] > 50
@@ -133,8 +135,8 @@ def test_each_allocation_fails(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_of_a_switch_fails(watched: Guest) -> None:
-    """Each failing allocation of a switch leaves the old policy; the reset afterwards
-    cannot fail.
+    """Each allocation of a switch of policies fails in turn: the old policy stays, and the reset
+    afterwards succeeds.
     """
     policies = must(watched, f"cd {ROOT}/policies && ls -d */*").split()
     files = {policy: f"{PROFILES}/default/{policy.partition('/')[0]}" for policy in policies}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The optional series large-folio-faults/: writes to memory that is mapped already."""
+"""The optional series large-folio-faults/: large folios for writes to memory that is mapped."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .tools import POINT, counters, folios, must, switch, touch
 
 pytestmark = [pytest.mark.flavor("large"), pytest.mark.full]
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 MIB = 64
 PAGES = MIB * 256
 MADV_DONTNEED = 4
 MADV_FREE = 8
 POPULATE_READ = 22
 RANGES = 1000
-# Number of rounds of each case.
+# Cases of the workload rewrite, with the rounds of each.
 CASES = {"parent": 3, "child": 3, "sparse": 21, "read": 3, "few": 5, "fresh": 3}
 LARGE = ("fixed-4", "vma_size-4", "adaptive-4", "fixed-8")
 ARMS: dict[str, tuple[str, dict[str, int]]] = {
@@ -46,16 +46,18 @@ def rewrite(guest: Guest, case: str) -> dict[str, Any]:
 
 
 def larger(guest: Guest, case: str) -> dict[str, Any]:
-    """Return the run with more ticks of two, as some cases sometimes take 1.2 % less."""
+    """Run a case twice; return the run with more ticks, as some cases sometimes take 1.2 % less."""
     return max((rewrite(guest, case) for _ in range(2)), key=lambda run: run["ticks"])
 
 
 @pytest.fixture(scope="module")
 def found(all_machines: Machines) -> Found:
-    """Return the cost of each case in each arm, all in one guest; "stock" has no module."""
+    """Return the cost of each case in each arm, all in one guest; in "stock" no module is
+    loaded.
+    """
     all_machines.end()
     with counting_guest("large", "2G") as guest:
-        rewrite(guest, "fresh")  # warms up the free lists
+        rewrite(guest, "fresh")  # fills the free lists of the CPUs, as later runs find them
         found = {"stock": {case: larger(guest, case) for case in CASES}}
         must(guest, "modprobe mmpolicy")
         for arm, (policy, knobs) in ARMS.items():
@@ -69,8 +71,8 @@ def found(all_machines: Machines) -> Found:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
-    """After its child has exited, a parent that writes pays no more under any policy than at order
-    0.
+    """After fork() and the exit of the child, writes of the parent cost no more under any policy
+    than with order 0.
     """
     stock, taken = (found[name]["parent"]["ticks"] for name in ("stock", arm))
     assert taken <= 1.02 * stock, f"{taken / stock:.3f}"
@@ -78,7 +80,7 @@ def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
 
 @pytest.mark.parametrize("arm", LARGE)
 def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
-    """A write of the parent makes all entries that map a folio writable at once."""
+    """After fork(), the first write of the parent to a folio makes all its entries writable."""
     stock, taken = (found[name]["parent"] for name in ("stock", arm))
     assert taken["faults"] <= PAGES / 8
     assert taken["ticks"] <= 0.4 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
@@ -87,8 +89,8 @@ def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
 @pytest.mark.parametrize("case", ["child", "read"])
 @pytest.mark.parametrize("arm", LARGE)
 def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
-    """A child that writes all of its memory, or a program that reads before it writes, gets 64 kB
-    per fault by default.
+    """A child that writes to all of its memory, and a program that reads before it writes, get
+    64 kB per fault by default.
     """
     stock, taken = (found[name][case] for name in ("stock", arm))
     assert PAGES / 16 <= taken["faults"] <= PAGES / 8
@@ -97,7 +99,9 @@ def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
 
 
 def test_a_read_before_costs_little(found: Found) -> None:
-    """If max_copy_order is no limit, a write after a read costs as much as a first touch."""
+    """If max_copy_order does not limit it, a write after a read costs little more than a first
+    touch.
+    """
     best = min(found[arm]["fresh"]["ticks"] for arm in ARMS if arm.startswith("fixed"))
     taken = found["copy-8"]["read"]["ticks"]
     assert taken <= 1.15 * best, f"{taken / best:.3f}"
@@ -105,14 +109,16 @@ def test_a_read_before_costs_little(found: Found) -> None:
 
 @pytest.mark.parametrize("case", ["sparse", "few"])
 def test_adaptive_copies_what_is_written(found: Found, case: str) -> None:
-    """`adaptive` detects that no block is written in full, and copies single pages."""
+    """`adaptive` notices that no block is written completely, and copies single pages."""
     stock, taken = (found[name][case] for name in ("stock", "adaptive-4"))
     for key in ("ticks", "kb"):
         assert taken[key] <= 1.05 * stock[key], f"{key}: {taken[key] / stock[key]:.3f}"
 
 
 def test_a_read_gets_memory(machines: Machines) -> None:
-    """With memory_on_read=1, a write after a read takes no fault."""
+    """With memory_on_read=1, a read fault allocates memory, so that a later write takes no
+    fault.
+    """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switch(guest, "fixed", max_order=4)
@@ -120,14 +126,14 @@ def test_a_read_gets_memory(machines: Machines) -> None:
         must(guest, f"echo {wanted} >{POINT}/memory_on_read")
         taken = rewrite(guest, "read")
         assert (taken["faults"] < 32) == wanted, taken
-    # The knob is on, but the kernel reads here, not the program.
+    # the knob is on, but here the kernel reads on behalf of the program, which does not count
     (shown,) = folios(guest, f"map 1024 madvise 0 1024 {POPULATE_READ} folios 0 1024")
     assert 4 not in shown
 
 
 def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
-    """max_copy_order limits what is copied, also below the policy's order; 0 means a page, and 256
-    kB exceed the default.
+    """max_copy_order limits the size of a copy, also below the order of the policy: 0 means single
+    pages, and 6 (256 kB) is above the default.
     """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -139,7 +145,9 @@ def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
 
 @pytest.mark.flavor("patched")
 def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
-    """With all policies at stock, forks and faults cost as much as without the series."""
+    """With all policies at stock, forks and faults cost as much as on a kernel without the
+    series.
+    """
     all_machines.end()
     with counting_guest("patched", "2G") as guest:
         rewrite(guest, "fresh")
@@ -149,7 +157,9 @@ def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
 
 
 def test_a_small_rest_is_given_back(machines: Machines) -> None:
-    """A folio is kept only if at least half of it is mapped."""
+    """A partly unmapped folio is reused after fork() only if at least half of it is mapped; else
+    its pages are copied, and the folio is freed.
+    """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
     switch(guest, "fixed", max_order=4)
@@ -161,19 +171,21 @@ def test_a_small_rest_is_given_back(machines: Machines) -> None:
 
 @pytest.mark.parametrize("advice", [MADV_DONTNEED, MADV_FREE])
 def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -> None:
-    """Each other CPU that runs a thread flushes its TLB once for 1,000 ranges."""
+    """If one call frees 1,000 ranges, each CPU with a thread of the program flushes its
+    TLB once.
+    """
     guest = machines.get("large", mem="1G", cpus=4)
     result = ran(guest, f"{workload('vector')} {advice}")
     assert result["cpus"] == 4
     for way in ("each", "all"):
         gone, kept = ("lazy", "freed") if advice == MADV_FREE else ("freed", "lazy")
-        assert result[way][gone] >= RANGES - 64  # a CPU marks 31 pages at a time as lazy
+        assert result[way][gone] >= RANGES - 64  # each CPU marks pages as lazy in batches of 31
         assert result[way][kept] == 0
     assert result["each"]["flushed"] >= RANGES
-    assert result["all"]["flushed"] <= 12  # three, if the guest is otherwise idle
+    assert result["all"]["flushed"] <= 12  # it is three if the guest is otherwise idle
 
 
-# A program
+# Redis
 
 REDIS = "redis-server --port 0 --save '' --dir /run --unixsocket /run/redis.sock"
 GROUP = "/sys/fs/cgroup/redis"
@@ -183,7 +195,9 @@ WRITES = 200_000
 
 @pytest.fixture(scope="module")
 def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """Cost of redis while it is written to and saves itself, each in a guest of its own."""
+    """Return the cost of redis while it gets writes and saves snapshots; each arm in its
+    own guest.
+    """
     all_machines.end()
     found = {}
     for arm in ("stock", "fixed-4", "adaptive-4"):
@@ -204,8 +218,8 @@ def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: str) -> None:
-    """Under each policy, snapshots of redis cost no more instructions of the server and its
-    children.
+    """Under each policy, redis and the children that save snapshots take no more instructions than
+    at stock.
     """
     stock, taken = redis["stock"], redis[arm]
     assert stock["saved"] == taken["saved"] == 4
@@ -213,7 +227,7 @@ def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: 
 
 
 def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]) -> None:
-    """Under `adaptive`, snapshots of redis add as much memory as without large folios."""
+    """Under `adaptive`, snapshots of redis take no more additional memory than at stock."""
     stock, taken = (redis[arm]["kb"] - redis[arm]["filled_kb"] for arm in ("stock", "adaptive-4"))
     assert taken <= 1.005 * stock, f"{taken / stock:.4f}"
 
@@ -223,7 +237,7 @@ def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """Return the cost of patterns by arm, in a guest without free blocks of four pages."""
+    """Return the cost of two patterns by arm, in a guest that has no free blocks of four pages."""
     all_machines.end()
     with counting_guest("large", "512M") as guest:
         must(guest, "modprobe mmpolicy; echo 0 >/proc/sys/vm/compaction_proactiveness")
@@ -233,7 +247,7 @@ def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
         wait = "until [ -s /run/crumbled ]; do sleep 0.1; done; cat /run/crumbled"
         free = json.loads(must(guest, wait))
         assert free["free_kb"] > 3 * MIB * 1024
-        assert free["blocks_kb"] < 1024  # of 64 MB that are touched
+        assert free["blocks_kb"] < 1024  # the patterns touch 64 MB
         found: dict[str, dict[str, Any]] = {}
         for arm in ("never", "fixed-4", "adaptive-4"):
             policy, knobs = ARMS[arm]
@@ -247,7 +261,7 @@ def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str) -> None:
-    """Where no block of four pages is free, a fault maps sixteen single pages, without
+    """If no block of four pages is free, a fault maps sixteen single pages at once, and takes no
     more memory.
     """
     small, taken = (crumbled[name]["forward"] for name in ("never", arm))
@@ -259,7 +273,7 @@ def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str)
 
 
 def test_sparse_use_takes_no_more_pages(crumbled: dict[str, dict[str, Any]]) -> None:
-    """If adaptive requests no large folios, it maps no additional single pages either."""
+    """If `adaptive` wants a single page for a fault, the fault maps no further pages."""
     small, taken = (crumbled[name]["every_64k"] for name in ("never", "adaptive-4"))
     assert crumbled["never"]["singles"] == 0
     for key in ("ticks", "kb"):
@@ -276,8 +290,8 @@ echo /dev/$disk
 """
 POLICIES = ("adaptive", "fixed")
 
-# One allocation of a large folio in three fails, if the kernel supports that. Allocations that may
-# wait, such as memory for a stack, fail too.
+# Where the kernel supports it, one allocation of a large folio in three fails. Allocations that may
+# wait fail, too, such as memory for a stack.
 FAIL_LARGE = """
 cd /sys/kernel/debug/fail_page_alloc 2>/run/said || exit 0
 echo N >ignore-gfp-highmem
@@ -305,8 +319,8 @@ def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
     ],
 )
 def test_no_byte_is_lost(machines: Machines, flavor: str, operations: int) -> None:
-    """No byte is lost by fork, write, read, madvise, mremap, pin, swap and userfaultfd
-    at random.
+    """After random forks, writes, reads, madvise(), mremap(), pins, swap and userfaultfd, no byte
+    is wrong.
     """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     disk = must(guest, DISK).strip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The lease: when it expires, everything returns to stock without any action of user space."""
+"""The lease: when it expires, the module goes to stock without any help of user space."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DENSE = "map 4096 touch 0 4096 folios 0 4096"
 PROFILES = f"{ROOT}/profiles"
 ARMS = ("control", "treatment")
 
-# Sets all settings, with a running experiment.
+# Changes each setting, and starts an experiment.
 EVERYTHING = f"""
 for name in a b c; do echo $name >{PROFILES}/create || exit; done
 for name in default a b c; do
@@ -33,12 +33,12 @@ SEEN += " | xargs grep ''"
 
 
 def state(guest: Guest) -> str:
-    """Return the content of the file "state"."""
+    """Return the content of the file `state`."""
     return must(guest, f"cat {ROOT}/state").strip()
 
 
 def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
-    """After the lease expires, every file is in time and byte for byte as after load, folios are
+    """When the lease expires, each file is as after load, byte for byte and in time. Folios are
     those of stock, and the log has one line.
     """
     fresh = must(loaded, SEEN)
@@ -64,7 +64,9 @@ def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
     ids=["lease", "reset"],
 )
 def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> None:
-    """Once "state" reports the end of the expiry, all is stock and no profile is left."""
+    """As soon as the file `state` says that the lease has expired, all is stock and no profile is
+    left.
+    """
     body = f"""
 	{EVERYTHING}
 	cd {PROFILES}
@@ -79,7 +81,7 @@ def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> No
 
 
 def test_expiry_is_latched(loaded: Guest) -> None:
-    """After an expiry all files but reset refuse writes; after a reset all work again."""
+    """After an expiry, each file except reset refuses writes; after a reset each accepts them."""
     must(loaded, f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do :; done")
     paths = must(loaded, f"find {ROOT} -type f -perm /200 ! -name reset").split()
     good = {"policy": "stock", "unit": "process", "create": "x", "delete": "x", "cgroups": "1"}
@@ -95,7 +97,7 @@ def test_expiry_is_latched(loaded: Guest) -> None:
 
 
 def test_renewal(loaded: Guest) -> None:
-    """While user space renews the lease, it does not expire; the time left is shown."""
+    """While user space renews the lease in time, it does not expire; a file has the time left."""
     must(loaded, f"echo fixed >{PROFILES}/default/anon_order/policy")
     must(loaded, f"for i in 1 2 3 4; do echo 8000 >{ROOT}/lease_ms; sleep 2.5; done")
     assert state(loaded) == "active"
@@ -108,7 +110,7 @@ def test_renewal(loaded: Guest) -> None:
 
 
 def test_reset_ends_the_lease(loaded: Guest) -> None:
-    """A reset does all that the expiry does, except that writes are not refused afterwards."""
+    """A reset restores all that an expiry does, ends the lease, and leaves files writable."""
     fresh = must(loaded, SEEN)
     must(loaded, f"{EVERYTHING}\necho 1000 >{ROOT}/lease_ms")
     must(loaded, f"echo 1 >{ROOT}/reset && sleep 1.5")
@@ -118,13 +120,13 @@ def test_reset_ends_the_lease(loaded: Guest) -> None:
 
 
 def test_short_leases_are_refused(loaded: Guest) -> None:
-    """Leases that are too short for a process to renew them are refused."""
+    """A lease below 100 ms is refused, as no process could renew it reliably."""
     refused(poke(loaded, [Poke(f"{ROOT}/lease_ms", n, 1, ("ERANGE",)) for n in ("1", "99")]))
 
 
 def test_expiry_while_somebody_writes(loaded: Guest) -> None:
-    """While the lease expires, profiles are created, changed and bound to: at the end
-    all is stock.
+    """If processes create, change, bind and delete profiles while the lease expires, all is stock
+    at the end.
     """
     body = f"""
 	while [ $(cat {ROOT}/state) != expired ]; do
@@ -144,7 +146,7 @@ def test_expiry_while_somebody_writes(loaded: Guest) -> None:
 
 
 def test_unload_with_a_lease(loaded: Guest) -> None:
-    """Unloading ends the lease, an expiry and a reset under way."""
+    """Unloading ends the lease, also while it expires or is being reset."""
     must(loaded, f"{EVERYTHING}\necho 100 >{ROOT}/lease_ms; rmmod mmpolicy; sleep 0.3")
     for delay in ("0.08", "0.09", "0.1"):
         must(loaded, "modprobe mmpolicy")

@@ -17,7 +17,7 @@ LOG = "dmesg | tail -n 20"
 
 
 def cli(guest: Guest, words: str, expected: int = 0) -> str:
-    """Return the output of the command, whose exit code must be the expected one."""
+    """Run the command; return its output. Its exit code must be the expected one."""
     result = guest.run(f"mmpolicy {words}", 120)
     assert result.rc == expected, result.out
     return result.out
@@ -27,7 +27,7 @@ def cli(guest: Guest, words: str, expected: int = 0) -> str:
 
 
 def test_parameter_sets_the_policy(guest: Guest) -> None:
-    """A policy given as a parameter is active from the first fault after the load."""
+    """A policy that is a parameter of modprobe decides from the first fault after the load."""
     assert folios(guest, DENSE) == [{0: 4096}]
     must(guest, "modprobe mmpolicy anon_order=fixed")
     assert "[fixed]" in must(guest, f"cat {POINT}/policy")
@@ -36,7 +36,9 @@ def test_parameter_sets_the_policy(guest: Guest) -> None:
 
 
 def test_adaptive_from_the_start(guest: Guest) -> None:
-    """A line in modprobe.d makes `adaptive` active from the start."""
+    """A policy that is a parameter of modprobe may be `adaptive`, and gives large folios
+    at once.
+    """
     must(guest, "modprobe mmpolicy anon_order=adaptive")
     assert int(touch(guest, "forward")["pages"]["4"]) > 4000
     assert counters(guest)["requested_order_4"] > 200
@@ -44,7 +46,7 @@ def test_adaptive_from_the_start(guest: Guest) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
-    """Every point accepts stock."""
+    """Each point accepts stock as a parameter of modprobe."""
     must(guest, f"modprobe mmpolicy {point}=stock")
     assert must(guest, f"cat {ROOT}/state") == "stock\n"
     assert must(guest, f"cat /sys/module/mmpolicy/parameters/{point}") == "stock\n"
@@ -52,7 +54,9 @@ def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
-    """With a wrong parameter, the module is not loaded, and the log lists the valid ones."""
+    """With an invalid policy as a parameter, the module is not loaded; the log lists the valid
+    ones.
+    """
     must(guest, "modprobe mmpolicy")
     active = must(guest, f"cat {ROOT}/profiles/default/{point}/policy")
     must(guest, "rmmod mmpolicy")
@@ -65,13 +69,13 @@ def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
 
 
 def test_wrong_parameter_takes_nothing(guest: Guest) -> None:
-    """With a wrong parameter, a valid one has no effect."""
+    """If one of two parameters is invalid, the valid one has no effect either."""
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=nonsense").rc
     assert folios(guest, DENSE) == [{0: 4096}]
 
 
 def test_load_and_unload_again(guest: Guest) -> None:
-    """The module can be loaded and unloaded repeatedly, with policies active at the end."""
+    """The module can be loaded and unloaded repeatedly while policies are active."""
     for policy in ("fixed", "adaptive", "never", "vma_size", "stock") * 4:
         must(guest, f"modprobe mmpolicy anon_order={policy} && sleep 0.1 && rmmod mmpolicy")
     assert folios(guest, DENSE) == [{0: 4096}]
@@ -96,7 +100,9 @@ def test_unload_while_a_process_faults(guest: Guest) -> None:
 
 
 def test_unload_while_files_are_open(guest: Guest) -> None:
-    """An open file of an unloaded module only gives an error."""
+    """If the module is unloaded while a process has a file of it open, the process gets an
+    error.
+    """
     must(guest, "modprobe mmpolicy")
     script = f"exec 3<>{POINT}/policy; rmmod mmpolicy; echo never >&3; cat <&3"
     result = guest.run(script, 60)
@@ -108,7 +114,7 @@ def test_unload_while_files_are_open(guest: Guest) -> None:
 
 
 def test_doctor(guest: Guest) -> None:
-    """`doctor` distinguishes a host without the loaded module from one that is ready."""
+    """`doctor` exits with 3 while the module is not loaded, and with 0 while it is."""
     assert "next: " in cli(guest, "doctor", 3)
     cli(guest, "load")
     cli(guest, "doctor", 0)
@@ -118,7 +124,7 @@ def test_doctor(guest: Guest) -> None:
 
 @pytest.mark.flavor("unpatched")
 def test_doctor_names_missing_hooks(machines: Machines) -> None:
-    """`doctor` reports missing hooks on a stock kernel, and does not fail otherwise."""
+    """On a kernel without hooks, `doctor` names the missing option, and has no other error."""
     guest = machines.get("unpatched", mem="1G")
     result = guest.run("mmpolicy doctor", 120)
     assert result.rc == 3
@@ -157,7 +163,7 @@ def test_command_fails_with_a_reason(guest: Guest) -> None:
 
 
 def test_dry_run_changes_nothing(loaded: Guest) -> None:
-    """A dry run only prints the writes."""
+    """A dry run prints the writes that it would make, and changes nothing."""
     assert f"{POINT}/policy <- never" in cli(loaded, "set anon_order never --dry-run")
     assert "[stock]" in must(loaded, f"cat {POINT}/policy")
     cli(loaded, "unload --dry-run")
@@ -178,7 +184,7 @@ def test_reset_restores_stock(loaded: Guest) -> None:
 
 
 def test_others_may_look(loaded: Guest) -> None:
-    """Without permission, list works and set exits with 4."""
+    """A user without permission can read the files, and write none of them."""
     nobody = "setpriv --reuid=65534 --clear-groups"
     assert loaded.run(f"{nobody} cat {POINT}/policy").rc == 0
     assert loaded.run(f"{nobody} sh -c 'echo never >{POINT}/policy'").rc

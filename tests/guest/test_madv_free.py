@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point madv_free: when pages are freed, that no data is lost, and what the policies cost."""
+"""The point madv_free: when pages are freed, that no data is lost, and the costs of policies."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from .tools import ROOT, checkers, must, ops_command
 
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
-ROOM = 524288  # bytes
-SECONDS = 20.0  # each test, about
+ROOM = 524288  # bytes that the policy `cap` allocates
+SECONDS = 20.0  # rough duration of each test, for the schedule
 CGROUP = "/sys/fs/cgroup/mmpolicy-test"
 
 
 def stats(guest: Guest, profile: str = "default") -> dict[str, int]:
-    """The counters of the point."""
+    """Return the counters of madv_free in a profile."""
     lines = must(guest, f"cat {STATS.replace('default', profile)}").splitlines()
     return {key: int(value) for key, value in (line.split() for line in lines)}
 
 
 def cases(words: str, before: str = "") -> str:
-    """Return a command for the workload freecases."""
+    """Return a command for the workload freecases; before: shell commands to run first."""
     return f"{before}exec {workload('freecases')} {words}"
 
 
 def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
-    """Return a command that runs in a cgroup of its own, with values for files of the cgroup.
+    """Return a command that runs in a cgroup of its own, and removes it afterwards.
 
-    With a profile, the cgroup is bound to it.
+    settings: values for files of the cgroup, as VALUE=FILE. profile: one to bind the cgroup to, or
+    "".
     """
     group = CGROUP + profile
     lines = [f"echo +memory >{CGROUP.rpartition('/')[0]}/cgroup.subtree_control"]
@@ -55,8 +56,8 @@ def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_range(loaded: Guest, name: str) -> None:
-    """By pagemap, `eager` unmaps the pages of a range at once, and the other policies
-    leave them.
+    """Under `eager`, MADV_FREE unmaps the pages of a range at once; under the other policies they
+    stay mapped. pagemap shows it.
     """
     must(loaded, policy(name))
     found = ran(loaded, cases("range 16"))
@@ -68,7 +69,7 @@ def test_range(loaded: Guest, name: str) -> None:
 
 
 def test_cap_is_eager_beyond(loaded: Guest) -> None:
-    """Under `cap`, a range that exceeds the limit is freed at once, as a whole."""
+    """Under `cap`, a range that would exceed the limit is freed at once, as a whole."""
     must(loaded, policy("cap", limit_mb=15))
     assert ran(loaded, cases("range 16"))["after_call"]["there"] == 0
     assert stats(loaded)["eager_limit"] == 1
@@ -86,8 +87,8 @@ def test_cap_is_eager_beyond(loaded: Guest) -> None:
     ],
 )
 def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool) -> None:
-    """Under `cap`, MADV_FREE of a process not counted yet is lazy if all its anonymous memory is
-    below the limit.
+    """Under `cap`, MADV_FREE of a process that was not counted yet is lazy only if all anonymous
+    memory of the process is below the limit.
     """
     must(loaded, policy("cap", **knobs))
     found = ran(loaded, cases("once 16"))
@@ -96,7 +97,7 @@ def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool)
 
 
 def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
-    """`cap` frees at once while less memory than min_available_percent is available."""
+    """Under `cap`, ranges are freed at once while less than min_available_percent is available."""
     must(loaded, policy("cap", min_available_percent=90))
     must(loaded, "fallocate -l 400M /dev/shm/much; sleep 0.5")
     found = ran(loaded, cases("range 16"))
@@ -107,8 +108,10 @@ def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("threads", (1, 4))
 def test_cap_holds(loaded: Guest, threads: int) -> None:
-    """Under `cap`, lazily freed memory never exceeds the limit; without a limit it is far more."""
-    idle = 64  # chunks of 128 kB that stay free: 8 MB a thread, and as much comes and goes
+    """Under `cap`, the lazily freed memory of a process stays within the limit; at stock it is far
+    above.
+    """
+    idle = 64  # free chunks of 128 kB per thread: 8 MB, and as many are reused and freed
     must(loaded, policy("cap", limit_mb=10 * threads))
     found = ran(loaded, f"SAMPLE_US=1000 {loop('free', threads, 400, 128, 128, 50, idle)}")
     assert found["samples"] >= 10
@@ -120,8 +123,8 @@ def test_cap_holds(loaded: Guest, threads: int) -> None:
     assert found["lazy_kb"] > 15000 * threads
 
 
-# Two processes that free 48 MB each and keep them; the sum while they are stopped, after each has
-# taken all its chunks, and some again.
+# Runs two processes that free 48 MB each by MADV_FREE, and then prints the sum of lazily freed
+# memory while both are stopped.
 TWO = """
 {loop} & a=$!; {loop} & b=$!
 for pid in $a $b; do
@@ -135,14 +138,15 @@ kill -KILL $a $b; wait
 
 @pytest.mark.parametrize(("per_cgroup", "limit_kb"), ((0, 2 * 32 << 10), (1, 32 << 10)))
 def test_cap_of_a_cgroup(loaded: Guest, per_cgroup: int, limit_kb: int) -> None:
-    """The limit applies to each process, or, with per_cgroup, to a cgroup as a whole."""
+    """The limit of `cap` is one for each process, or with per_cgroup=1 for the whole cgroup."""
     must(loaded, policy("cap", limit_mb=32, per_cgroup=per_cgroup))
     two = TWO.format(loop=loop("free", 1, 10**9, 128, 128, 50, 320) + " >/dev/null")
     lazy = int(loaded.run(in_cgroup(two)).out.split()[0])
     assert limit_kb * 3 // 4 < lazy <= limit_kb
 
 
-# A process that has freed 16 MB and is stopped: output of the command for it and its cgroup.
+# Runs a process that has freed 16 MB and is stopped; prints what the command shows about it and its
+# cgroup.
 TOLD = """
 {loop} >/dev/null & pid=$!
 sleep 1
@@ -154,16 +158,16 @@ kill -KILL $pid; wait
 
 
 def test_rss_that_can_be_trusted(loaded: Guest) -> None:
-    """`show` and `stats` print RSS, its lazily freed part, and RSS without that part, for a process
-    and its cgroup.
+    """`show` and `stats` print for a process and for its cgroup: RSS, its lazily freed part, and
+    RSS without that part.
     """
     told = TOLD.format(loop=loop("free", 1, 10**9, 128, 2, 50, 128), cgroup=CGROUP)
     output = loaded.run(in_cgroup(told)).out
     shown, counted = json.loads(output[: output.rindex("]") + 1])
     process, cgroup = shown["memory"]
-    assert 16000 < process["lazily_freed_kib"] < process["rss_kib"]  # of 16384
+    assert 16000 < process["lazily_freed_kib"] < process["rss_kib"]  # of 16384 that were freed
     assert process["rss_minus_lazily_freed_kib"] < 4096
-    assert cgroup["processes"] >= 3  # also the shell and the command itself
+    assert cgroup["processes"] >= 3  # with the shell and the command itself
     for found in (cgroup, *counted["memory"]):
         assert found["lazily_freed_kib"] == process["lazily_freed_kib"]
         assert found["rss_minus_lazily_freed_kib"] > process["rss_minus_lazily_freed_kib"]
@@ -174,8 +178,8 @@ FREES = "map 4096 touch 0 4096 madvise 0 4096 8 sh touch 0 2048 sh"
 
 
 def test_what_is_lazily_freed_now(loaded: Guest) -> None:
-    """The figure of lazily freed pages sums up all processes of the profile, without pages that
-    were reused.
+    """The file lazily_freed_pages has the sum over all processes of a profile, without pages that
+    were written again.
     """
     must(loaded, policy("cap"))
     show = f"cat {STATS.replace('stats', 'lazily_freed_pages')}"
@@ -188,7 +192,7 @@ def test_what_is_lazily_freed_now(loaded: Guest) -> None:
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint shows each decision."""
+    """The tracepoint of madv_free shows pages and answer of each decision."""
     must(loaded, policy("eager"))
     trace = "/sys/kernel/tracing"
     must(loaded, f"echo 1 >{trace}/events/mmpolicy/mmpolicy_madv_free/enable")
@@ -198,12 +202,14 @@ def test_trace(loaded: Guest) -> None:
     assert [line.split("pages=")[1] for line in lines] == ["1 answer=eager", "256 answer=eager"]
 
 
-# Behaviour that stays as in stock
+# What policies must not change
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_errno(loaded: Guest, name: str) -> None:
-    """If stock refuses a call, every policy does, with the same errno, and the data is intact."""
+    """If stock refuses a call of MADV_FREE, each policy refuses it with the same errno, and no data
+    is lost.
+    """
     must(loaded, f"{policy(name)}; echo 4 >/proc/sys/vm/nr_hugepages")
     found = ran(loaded, cases("errno"))
     must(loaded, "echo 0 >/proc/sys/vm/nr_hugepages")
@@ -215,7 +221,7 @@ def test_errno(loaded: Guest, name: str) -> None:
 
 @pytest.mark.parametrize("name", ("stock", "cap"))
 def test_pressure_discards(loaded: Guest, name: str) -> None:
-    """A cgroup at its limit drops lazily freed pages, and swaps none of them out."""
+    """A cgroup at its limit drops lazily freed pages, and swaps out none of them."""
     must(loaded, policy(name))
     words = "range 64 64"
     found = ran(loaded, in_cgroup(f"{workload('freecases')} {words}", "96M=memory.max"))
@@ -226,7 +232,7 @@ def test_pressure_discards(loaded: Guest, name: str) -> None:
     assert hog["at_end"]["swapped"] > hog["pages"] // 8
 
 
-# Data written after MADV_FREE stays
+# Data that is written after MADV_FREE must stay
 
 
 SWITCHING = """
@@ -243,13 +249,13 @@ echo $i
 
 
 def keep(seconds: int, threads: int, profile: str = "") -> str:
-    """Return a command for the verifier, with so little memory that it swaps."""
+    """Return a command for the verifier in a cgroup with so little memory that it swaps."""
     command = f"exec {workload('keep')} {seconds} {threads}"
     return in_cgroup(command, f"{6 * threads}M=memory.high", profile=profile)
 
 
 def kept(result: Result) -> None:
-    """Check that the verifier has done some work, and reports good data."""
+    """Check that the verifier has done work of each kind, and has found no wrong data."""
     assert result.rc == 0, result.out
     found = json.loads(result.out)
     assert found["mismatches"] == 0
@@ -258,7 +264,7 @@ def kept(result: Result) -> None:
 
 @contextmanager
 def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) -> Iterator[None]:
-    """Switch policies and knobs, and now and then reload the module."""
+    """Switch policies and knobs, and reload the module now and then, during a `with` block."""
     must(guest, "touch /run/switching")
     switcher = guest.start(SWITCHING.format(point=point, reload=reload))
     try:
@@ -267,12 +273,14 @@ def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) 
         must(guest, "rm /run/switching")
         done = switcher.wait(120)
     assert done.rc == 0, done.out
-    assert int(done.out) > seconds / 40  # out of four switches a second; a guest that swaps is slow
+    assert int(done.out) > seconds / 40  # of four switches a second; a guest that swaps is slow
 
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_nothing_is_lost(loaded: Guest, name: str) -> None:
-    """With threads, children and swap, a page that was rewritten after MADV_FREE keeps its data."""
+    """With threads, children and swap, a page that was written again after MADV_FREE keeps its
+    data.
+    """
     must(loaded, policy(name, **({"limit_mb": 8} if name == "cap" else {})))
     kept(loaded.run(keep(4, 4), 120))
     assert must(loaded, f"cat {ROOT}/state").strip() == "active"
@@ -280,8 +288,8 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
 
 @checkers("seconds", 8, kasan=15, kcsan=60)
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
-    """While policies switch, no data is lost, lockdep is silent, and the state that `cap` keeps for
-    processes is freed with them.
+    """While policies switch, no data is lost and lockdep reports nothing; the state that `cap` has
+    for a process is freed with the process.
     """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -291,7 +299,7 @@ def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, second
     guest.scan_leaks()
 
 
-# Cgroups that come and go, each hundredth with a process in it; prints the id of the last one.
+# Makes and removes cgroups, each hundredth with a process in it; prints the id of the last one.
 CROWD = f"""
 import os, subprocess
 for i in range({{crowd}}):
@@ -309,9 +317,10 @@ print(number)
 @pytest.mark.full
 @checkers("crowd", 2500, kasan=66_000)
 def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> None:
-    """With cgroups that come and go and have ids of more than 16 bits, sums stay in their array.
+    """If cgroups come and go until their ids exceed 16 bits, `cap` still writes only within its
+    array of sums.
 
-    With very many cgroups, KASAN is the only checker, as all checkers would take hours.
+    With very many cgroups, KASAN is the only checker that is on: all together would take hours.
     """
     many = {"append": "kmemleak=off no_debug_objects"} if crowd > 1 << 16 else {}
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G", **many)
@@ -334,8 +343,8 @@ def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> No
 
 @pytest.mark.full
 def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
-    """In ten minutes no data is lost: each policy has a cgroup with a verifier, and in one more the
-    policy switches.
+    """In ten minutes no data is lost. A verifier runs in a cgroup for each policy, and one in a
+    cgroup whose policy changes.
     """
     profiles = f"{ROOT}/profiles"
     point = f"{profiles}/switching/madv_free"
@@ -352,11 +361,11 @@ def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
         assert stats(loaded, name)[counter] > 1000
 
 
-# Going back
+# The way back to stock
 
 
 def took(guest: Guest, command: str) -> float:
-    """Return the guest seconds that a command takes; files opened from the host take any time."""
+    """Return the guest's seconds that a command takes; it should open no files of the host."""
     timed = f"read a _ </proc/uptime; {command} || exit; read b _ </proc/uptime; echo $a $b"
     begin, end = map(float, must(guest, timed, timeout=60).split())
     return end - begin
@@ -364,8 +373,8 @@ def took(guest: Guest, command: str) -> float:
 
 @pytest.mark.parametrize("who", ("known", "unknown"))
 def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
-    """A switch to stock and an unload do not wait for a process that is stuck in a fault with its
-    mmap_lock held and a writer queued.
+    """A switch to stock, and an unload, do not wait for a process that is stuck in a fault while it
+    holds its mmap_lock and a writer waits for the lock.
     """
     guest = machines.get(mem="1G", icount=True)
     must(guest, policy("cap", limit_mb=0, per_cgroup=1))
@@ -383,7 +392,9 @@ def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
 
 
 def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
-    """MADV_FREE of 64 TB with 1 MB at the beginning takes no more instructions than in stock."""
+    """MADV_FREE of 64 TB, of which 1 MB is mapped, costs `cap` less than twice what it
+    costs stock.
+    """
     guest = machines.get(mem="1G", icount=True)
     ticks = {}
     for name in ("stock", "cap"):
@@ -395,10 +406,11 @@ def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """By counted instructions, lazy freeing brings a gain, `cap` keeps it, and `eager` costs no
-    more than stock.
+    """By counted instructions, lazy freeing saves time, `cap` keeps most of the gain, and `eager`
+    costs no more than stock with MADV_DONTNEED.
 
-    `eager` is compared for equal numbers of faults: with jemalloc, timing decides that number.
+    `eager` is compared for equal numbers of faults, as with jemalloc timing decides how many there
+    are.
     """
     all_machines.end()
     results = madv_free.run(madv_free.QUICK_ARMS, madv_free.QUICK_CASES)
@@ -415,8 +427,8 @@ def test_cost(all_machines: Machines) -> None:
 
 
 def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
-    """`cap` allocates its half megabyte before a change takes the lock, so no other writer waits
-    for memory.
+    """When `cap` is chosen, the module allocates its half megabyte before it takes the lock, so
+    that no other writer waits for memory.
     """
     trace = "/sys/kernel/tracing"
     events = [

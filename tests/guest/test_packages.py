@@ -30,11 +30,12 @@ from .system import (
 )
 from .tools import ROOT, readme
 
-SECONDS = 60.0  # each test, about
+SECONDS = 60.0  # rough duration of each test, for the schedule
 FULL = "full" in os.environ.get("MMPOLICY_FLAVORS", "full").split()
 PAGES = 2048
 pytestmark = AMD64
-# A typical service: its own view of /proc and /sys. It writes the map of its memory to a file.
+# A service with its own view of /proc and /sys, as many have. It writes the folios of its memory to
+# a file.
 SERVICE = f"""\
 [Service]
 ExecStart={HOST}{workload("ops")} map {PAGES} touch 0 {PAGES} folios 0 {PAGES} sh "sleep infinity"
@@ -59,23 +60,24 @@ max_order = 4
 "bound.service" = "web"
 "absent.service" = "web"
 """
-# Folder of modules that were built elsewhere, as compilers take minutes in an emulated guest.
+# Folder with modules built on this machine, as a compiler takes minutes in an emulated guest.
 BUILT = "/usr/share/mmpolicy-dkms"
-# Kernel packages of a later Debian depend on packages of that Debian.
+# Debian's kernel only on 6.12: kernel packages of a later Debian need other packages of that
+# Debian.
 KERNELS = ("patched", "cloud") if SERIES == "6.12" else ("patched",)
 KEEP_BUILT = """
 dkms mktarball mmpolicy/{0} -k $(ls /lib/modules) --archive=mmpolicy-{0}.dkms.tar.gz
 mv /var/lib/dkms/mmpolicy/{0}/tarball/* /root
 """
-# A key of the host's own, and a user who answers yes.
+# A key of the host's own to sign modules, and the answer yes to apt.
 KEY = "mok_signing_key=/root/key.priv\nmok_certificate=/root/key.der\n"
 NEW_KEY = (
     "openssl req -new -x509 -nodes -newkey rsa:2048 -subj '/CN=mmpolicy test/' -days 9 "
     "-keyout /root/key.priv -outform DER -out /root/key.der 2>/dev/null"
 )
-# depmod reads all modules, which takes a minute in an emulated guest.
+# depmod would read all modules, which takes a minute in an emulated guest.
 FEWER_DRIVERS = "rm -rf /lib/modules/*/kernel/drivers /lib/modules/*/kernel/net && depmod -a {}"
-# These packages with a newer version.
+# Makes packages like these with a newer version.
 NEWER = r"""
 for file in {files}; do
     version=$(dpkg-deb -f $file Version)
@@ -83,7 +85,7 @@ for file in {files}; do
         dpkg-deb -Znone -b /root/newer $file && rm -r /root/newer || exit
 done
 """
-# A policy in BPF is loaded from a permanent file, and is in a manifest.
+# Loads a policy in BPF from a permanent file, and saves it in a manifest for the boot.
 OWN, KEPT = "/root/own.bpf.o", "/etc/mmpolicy/60-own.toml"
 SAVE = f"cp {{}} {OWN} && mmpolicy policy replace {OWN} && mmpolicy save {KEPT}"
 GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name 2>/dev/null | xargs)" ]; do sleep 0.1; done'
@@ -97,20 +99,22 @@ IN_AND_OUT = "Install and remove"  # of README.md
     params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in KERNELS],
 )
 def flavor(request: pytest.FixtureRequest) -> str:
-    """Return a kernel with the hooks, and the kernel of the Debian that is installed here."""
+    """Return the name of a kernel with the hooks, and of the kernel of the Debian
+    installed here.
+    """
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(flavor: str) -> Iterator[Path]:
-    """Return the folder of the system; it has files owned by root."""
+    """Return a folder for the system, whose files belong to root."""
     with folder_of_root("system") as path:
         yield path
 
 
 @pytest.fixture(scope="module")
 def system(folder: Path, flavor: str) -> System:
-    """Return a Debian with two services, without mmpolicy."""
+    """Return a Debian with two services, on which mmpolicy is not installed."""
     system = new_system(folder, flavor)
     for name in ("bound", "free"):
         system.put(f"etc/systemd/system/{name}.service", SERVICE)
@@ -123,13 +127,13 @@ def system(folder: Path, flavor: str) -> System:
 
 @pytest.fixture(scope="module")
 def before(system: System) -> set[str]:
-    """Return all files of that Debian."""
+    """Return the list of all files of that Debian."""
     return listing(system.run(LIST))
 
 
 @pytest.fixture(scope="module")
 def installed(system: System, before: set[str], folder: Path) -> System:
-    """Return the Debian with packages of a newer version than those that other tests install."""
+    """Return the Debian with packages of a newer version than the one that other tests install."""
     system.run(f"dpkg -i {system.add(*packages(folder, '0.1.1'))} && {KEEP_BUILT.format('0.1.1')}")
     return system
 
@@ -138,23 +142,23 @@ def installed(system: System, before: set[str], folder: Path) -> System:
 def guest(
     request: pytest.FixtureRequest, system: System, before: set[str], flavor: str
 ) -> Iterator[Guest]:
-    """Return a guest that has booted this Debian with the packages; their newer version was
-    removed.
+    """Return a guest with this Debian and the packages. Before, their newer version was removed,
+    which must leave no file.
     """
     if flavor == "patched" or FULL:
         request.getfixturevalue("installed").run("apt-get purge -q mmpolicy mmpolicy-dkms")
-        assert listing(system.run(LIST)) == before  # also without a running system
+        assert listing(system.run(LIST)) == before  # a removal without systemd running
     system.run(f"dpkg -i {system.add(*dev('package'))} && {KEEP_BUILT.format('0.1.0')}")
     system.run(f"mkdir {BUILT} && mv /root/*.dkms.tar.gz {BUILT}")
     system.put("etc/mmpolicy/50-web.toml", MANIFEST)
-    words = "transparent_hugepage=madvise"  # Debian's kernel defaults to always, for all programs
+    words = "transparent_hugepage=madvise"  # Debian's kernel would give huge pages to all programs
     with new_guest(flavor, mem="3G", cpus=2, root=system.folder, append=words) as guest:
         must(guest, "systemctl is-system-running --wait", timeout=600)
         yield guest
 
 
 def folios(guest: Guest, unit: str) -> dict[str, int]:
-    """Return the folios of a service."""
+    """Return the folios that a service has printed at its start."""
     wait = f"for i in $(seq 600); do [ -s /run/{unit} ] && break; sleep 0.1; done"
     found = json.loads(must(guest, f"{wait}; cat /run/{unit}"))
     return {order: count for order, count in found.items() if order != "none"}
@@ -164,13 +168,13 @@ SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
 
 
 def started_again(guest: Guest, unit: str) -> dict[str, int]:
-    """Return the folios of a service after a restart."""
+    """Restart a service; return the folios that it gets."""
     must(guest, f"rm /run/{unit}; systemctl restart {unit}")
     return folios(guest, unit)
 
 
 def module_of(system: System, release: str) -> list[str]:
-    """Return the kernel version of the module that would be loaded, and its signer."""
+    """Return kernel version and signer of the module that would be loaded on a release."""
     fields = (f"modinfo -k {release} -F {field} mmpolicy" for field in ("vermagic", "signer"))
     text = system.run("; ".join(fields))
     return [text.split()[0], text.splitlines()[-1]]
@@ -180,8 +184,8 @@ def module_of(system: System, release: str) -> list[str]:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_another_kernel(installed: System) -> None:
-    """Another kernel of Debian can be installed, upgraded and removed; each has its
-    signed module.
+    """Another kernel of Debian can be installed, upgraded and removed; each installed kernel has a
+    signed module of its own.
     """
     other, ours = debian_kernels()
     assert ours == installed.release
@@ -199,7 +203,9 @@ def test_another_kernel(installed: System) -> None:
 
 
 def test_boot(guest: Guest) -> None:
-    """After a boot, the service is active, and its policy decides for the bound service alone."""
+    """After a boot, mmpolicy.service is active, and the policy decides only for the bound
+    service.
+    """
     assert must(guest, "systemctl is-active mmpolicy mmpolicy-verify.timer") == "active\n" * 2
     assert must(guest, "systemctl --failed --plain --no-legend") == ""
     assert must(guest, "cat /sys/module/mmpolicy/version") == "0.1.0\n"
@@ -207,10 +213,10 @@ def test_boot(guest: Guest) -> None:
 
 
 def test_restart(guest: Guest) -> None:
-    """After a restart, a service has a new cgroup, and its policy again from the first page on;
-    `bind --unit` does this too.
+    """After a restart, a service has a new cgroup, which has its policy from the first page on; a
+    service bound by `bind --unit`, too.
 
-    The log has an entry, and `revert` knows the new cgroup.
+    `log` lists the start, and `revert` applies to the new cgroup.
     """
     assert started_again(guest, "bound") == LARGE
     must(guest, "mmpolicy bind --unit free web")
@@ -241,10 +247,11 @@ until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0
 
 
 def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
-    """If the command and its watchdog are killed at once, a unit of the package restores the
-    kernel's knob.
+    """If an experiment and its watchdog are killed at once, mmpolicy-restore.service restores the
+    knob.
 
-    Both are frozen first, as the watchdog restores the knob if the command dies a moment before it.
+    The cgroup of both is frozen before the kill: otherwise the watchdog might restore the knob in
+    the moment between.
     """
     assert must(guest, f"cat {KNOB}") == "60000\n"
     must(guest, RUN, timeout=300)
@@ -255,7 +262,9 @@ def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_drift(guest: Guest) -> None:
-    """The timer's check fails while the state differs, until the manifest is applied again."""
+    """mmpolicy-verify fails while the state differs from the manifest, until that is
+    applied again.
+    """
     must(guest, "systemctl start mmpolicy-verify")
     must(guest, "mmpolicy set anon_order never")
     assert guest.run("systemctl start mmpolicy-verify").rc
@@ -265,7 +274,7 @@ def test_drift(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_stop(guest: Guest) -> None:
-    """After mmpolicy.service is stopped, all is stock and services still start; its next start
+    """After a stop of mmpolicy.service, all is stock, and services still start. Its next start
     binds them again.
     """
     must(guest, "systemctl stop mmpolicy && [ ! -e /sys/module/mmpolicy ]")
@@ -278,7 +287,7 @@ def test_stop(guest: Guest) -> None:
 
 @pytest.fixture
 def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
-    """A policy in BPF works on Debian's kernel, and pins the module; its helper is in a package."""
+    """Load a policy in BPF on Debian's kernel by the helper of its package: it pins the module."""
     if flavor == "cloud":
         (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
         must(guest, f"dpkg -i {system.add(package)}", timeout=600)
@@ -296,8 +305,8 @@ def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
     indirect=True,
 )
 def test_upgrade(guest: Guest, flavor: str) -> None:
-    """An upgrade with active policies, one of them in BPF, goes to stock, loads the newer module,
-    and sets these policies again.
+    """An upgrade while policies are active, one of them in BPF, goes to stock, loads the newer
+    module, and sets these policies again.
     """
     by_default = SMALL
     if flavor == "cloud":
@@ -317,7 +326,7 @@ def test_upgrade(guest: Guest, flavor: str) -> None:
 
 @pytest.fixture
 def tidy(guest: Guest) -> Iterator[Guest]:
-    """Return the guest in the state after installation, which is restored at the end."""
+    """Return the guest in the state after installation; this state is restored at the end."""
     must(guest, "rm -f /etc/mmpolicy/50-web.toml; systemctl restart mmpolicy redis-server")
     yield guest
     must(guest, "systemctl -q stop load; mmpolicy reset")
@@ -325,7 +334,7 @@ def tidy(guest: Guest) -> Iterator[Guest]:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_readme_for_one_service(tidy: Guest, tmp_path: Path) -> None:
-    """README.md's steps for one service work with the redis of Debian."""
+    """The steps of README.md for one service work with redis of Debian."""
     for_one_service(tidy, tmp_path)
 
 
@@ -339,7 +348,7 @@ def test_tutorial(tidy: Guest, tmp_path: Path) -> None:
 
 
 def as_printed(guest: Guest, commands: list[str]) -> str:
-    """Run commands as a user types them, and stop those that run for ever."""
+    """Run commands as a user would type them; end those that run for ever. Return their output."""
     watch = "cd /root; timeout -s INT 20 {}\ntrue"
     typed = ((watch if "--watch" in each else "cd /root; {}").format(each) for each in commands)
     return "".join(must(guest, each, timeout=900) for each in typed)
@@ -348,7 +357,7 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
 @pytest.mark.long
 @pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
-    """The commands of README.md remove the module and every file."""
+    """The commands of README.md that remove mmpolicy remove the module and each file."""
     as_printed(guest, readme(IN_AND_OUT)[1])
     assert guest.run(f"ls -d {ROOT} /sys/module/mmpolicy /run/mmpolicy").rc
     assert started_again(guest, "bound") == SMALL
@@ -360,7 +369,7 @@ def test_out(guest: Guest, before: set[str]) -> None:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_readme(guest: Guest) -> None:
-    """Five commands of README.md install mmpolicy on Debian's kernel, and it has an effect."""
+    """Five commands of README.md install mmpolicy on Debian's kernel, and a policy has effect."""
     commands = readme(IN_AND_OUT)[0]
     assert len(commands) == 5
     text = as_printed(guest, commands)

@@ -21,8 +21,8 @@ def names(guest: Guest) -> set[str]:
 
 
 def test_a_new_profile_is_stock(loaded: Guest) -> None:
-    """The files of a new profile have the values of "default" after load; it has no host-wide
-    point.
+    """The files of a new profile have the values of the profile default after load. It has no point
+    of the whole host.
     """
     must(loaded, f"echo web-1 >{CREATE}")
     assert names(loaded) == {"default", "web-1"}
@@ -32,7 +32,7 @@ def test_a_new_profile_is_stock(loaded: Guest) -> None:
 
 
 def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
-    """Profiles have settings of their own; a profile without bindings changes no fault."""
+    """A profile has its own settings; they decide for no fault while nothing is bound to it."""
     must(loaded, f"echo a >{CREATE} && echo fixed >{PROFILES}/a/anon_order/policy")
     must(loaded, f"echo 6 >{PROFILES}/a/anon_order/fixed/max_order")
     assert must(loaded, f"cat {PROFILES}/default/anon_order/fixed/max_order") == "4\n"
@@ -44,8 +44,8 @@ def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
 
 
 def test_names(loaded: Guest) -> None:
-    """A wrong name creates no profile; a valid one can be used once, and again after
-    its deletion.
+    """A profile with an invalid name is not created; a valid name can be used once, and again when
+    its profile is deleted.
     """
     refused(poke(loaded, [Poke(CREATE, name, 1, ("EINVAL",)) for name in WRONG + TAKEN]))
     refused(poke(loaded, [Poke(CREATE, "x", 5000, ("EINVAL",))]))
@@ -62,9 +62,7 @@ def test_names(loaded: Guest) -> None:
 
 
 def test_there_are_at_most_128(loaded: Guest) -> None:
-    """There are at most 128 profiles: the next one fails with ENOSPC; reset leaves only
-    "default".
-    """
+    """There can be 128 profiles; another one fails with ENOSPC. A reset leaves only default."""
     pokes = [Poke(CREATE, f"p{i}", 1, ("" if i < 127 else "ENOSPC",)) for i in range(129)]
     refused(poke(loaded, pokes))
     assert len(names(loaded)) == 128
@@ -73,8 +71,8 @@ def test_there_are_at_most_128(loaded: Guest) -> None:
 
 
 def test_what_is_in_use_stays(loaded: Guest) -> None:
-    """A profile cannot be deleted while a cgroup, a process or an experiment uses it, and "default"
-    never: EBUSY.
+    """A profile that a cgroup, a process or an experiment uses cannot be deleted, and default
+    never: the write fails with EBUSY.
     """
     must(loaded, f"for name in a b c; do echo $name >{CREATE}; done")
     must(loaded, f"mkdir /sys/fs/cgroup/t && stat -c %i /sys/fs/cgroup/t >{PROFILES}/a/cgroups")
@@ -92,7 +90,7 @@ def test_what_is_in_use_stays(loaded: Guest) -> None:
 
 
 def test_delete_while_files_are_open(loaded: Guest) -> None:
-    """If a profile is deleted while a process has its file open, the process only gets an error."""
+    """If a profile is deleted while a process has a file of it open, the process gets an error."""
     must(loaded, f"echo a >{CREATE}")
     script = f"exec 3<>{PROFILES}/a/anon_order/policy; echo a >{DELETE}; echo never >&3; cat <&3"
     assert loaded.run(script).rc

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Modules that were built elsewhere: a repository on disk, and a Debian without a compiler."""
+"""Modules that were built on another machine: a Debian without a compiler installs them from a
+repository on its disk.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from .tools import ROOT, readme
 
 pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
-SECONDS = 250.0  # each test, about
+SECONDS = 250.0  # rough duration of each test, for the schedule
 PAGES = 2048
 PLACE = "srv/mmpolicy"  # path of the repository in the system
 YES = 'APT::Get::Assume-Yes "true";\n'
@@ -30,7 +32,7 @@ apt-get purge -q -y --autoremove dkms pahole gcc-12 cpp-12 make binutils || exit
 rm -rf /etc/apt/sources.list* && mkdir /etc/apt/sources.list.d
 for each in gcc cc make ld dkms; do ! command -v $each || exit; done
 """
-# Files of mmpolicy left in the system, without those put there by hand.
+# Prints paths of mmpolicy that are left in the system, without places where the test puts files.
 LEFT = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /srv -o -path /root -o -path /tmp \
     -o -path /etc/apt -o -path /usr/share/keyrings -o -path '/var/l*' -o -path /var/cache \
@@ -38,12 +40,12 @@ find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /srv -o -path /
 """
 GPG = "gpg --batch --passphrase= --quick-generate-key"
 WHO = "modules@mmpolicy.example"
-KERNEL = "linux-image-cloud-amd64"  # Debian's metapackage, which depends on the current kernel
+KERNEL = "linux-image-cloud-amd64"  # Debian's metapackage that depends on its newest kernel
 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the folder of the system and the keys."""
+    """Return a folder for the system and its keys, with a key for gpg."""
     with folder_of_root("repository") as path:
         gpg = path / "gpg"
         gpg.mkdir(mode=0o700)
@@ -55,7 +57,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def system(folder: Path) -> System:
-    """Return a Debian without a compiler, without source packages, and without a kernel."""
+    """Return a Debian without a compiler, without sources for apt, and without a kernel."""
     (base,) = dev("root")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -67,7 +69,9 @@ def system(folder: Path) -> System:
 
 
 def publish(system: System, folder: Path, *releases: str) -> Path:
-    """Publish signed modules for these kernels in the system's repository, with the certificate."""
+    """Put signed modules for these kernels into the repository of the system; return the
+    certificate of their key.
+    """
     private, certificate = folder / "module.priv", folder / "module.der"
     if not certificate.exists():
         private, certificate = key(folder, "module")
@@ -77,12 +81,12 @@ def publish(system: System, folder: Path, *releases: str) -> Path:
 
 
 def image(release: str) -> Path:
-    """Return the package of a kernel's image."""
+    """Return the package with the image of a kernel."""
     return next(each for each in debian_kernels()[release] if each.name.startswith("linux-image"))
 
 
 def signer(system: System, release: str) -> str:
-    """Return the signer of the module that a kernel would load."""
+    """Return the signer of the module that a kernel of this release would load."""
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
@@ -90,10 +94,10 @@ def signer(system: System, release: str) -> str:
     "before", [pytest.param(4, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.full)]
 )
 def test_five_commands(system: System, folder: Path, before: int) -> None:
-    """Five commands of docs/host.md install a signed module that works under Secure Boot, and is
-    removed without a trace.
+    """Five commands of docs/host.md install a signed module, which works under Secure Boot; after a
+    removal nothing is left.
 
-    Most commands are typed before the boot, as apt is slow in an emulated guest.
+    Most commands run before the boot, as apt is slow in an emulated guest.
     """
     certificate = publish(system, folder, system.release)
     system.run(f"dpkg -i {system.add(image(system.release))}")
@@ -101,7 +105,7 @@ def test_five_commands(system: System, folder: Path, before: int) -> None:
     assert len(commands) == 5
     for command in commands[:before]:
         system.run(command)
-    words = "transparent_hugepage=madvise"  # Debian's kernel defaults to always, for all programs
+    words = "transparent_hugepage=madvise"  # Debian's kernel would give huge pages to all programs
     with new_guest("cloud", mem="2G", root=system.folder, key=certificate, append=words) as guest:
         must(guest, "systemctl is-system-running --wait", timeout=600)
         for command in commands[before:]:
@@ -119,7 +123,9 @@ def test_five_commands(system: System, folder: Path, before: int) -> None:
 
 @pytest.mark.full
 def test_kernel_and_module_come_together(system: System, folder: Path) -> None:
-    """One upgrade brings a kernel and its module; a purge leaves both kernels and no module."""
+    """One upgrade installs a new kernel together with its module. A purge of mmpolicy leaves both
+    kernels and no module.
+    """
     old, new = debian_kernels()
     place = system.folder / PLACE
     place.mkdir(parents=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's own tests of mm and of cgroups: those that pass at stock pass under each policy."""
+"""The kernel's own tests of mm and cgroups: each that passes at stock passes under each policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .tools import POINT, THP, TURNS, back_to_boot, must, turn_policies
 pytestmark = pytest.mark.full
 
 BUILT = cache_dir() / "selftests" / SERIES
-# Tests of 7.3 that 6.12 does not have.
+# Tests that Linux 7.3 has and 6.12 lacks.
 NEW = ("guard-regions", "merge", "prctl_thp_disable", "process_madv", "rmap", "uffd-wp-mremap")
 MM = (
     "compaction_test",
@@ -60,9 +60,9 @@ CGROUP = (
     "test_memcontrol",
     "test_pids",
 )
-# Needs soft-dirty bits, which only this kernel has.
+# Tests that need soft-dirty bits, which only some kernels have.
 SOFT_DIRTY = ("cow", "mkdirty", "pagemap_ioctl", "soft-dirty")
-# All kernels with soft-dirty bits have the hooks.
+# Pairs of kernels without the hooks and with them; those with soft-dirty bits both have them.
 CASES = [
     pytest.param(stock, flavor, folder, command, marks=pytest.mark.flavor(stock, flavor))
     for stock, flavor, folder, commands in (
@@ -75,18 +75,20 @@ CASES = [
 ]
 SIZES = "[136]*kB"  # 16, 32, 64, 128 and 1024
 
-# Without the figures in one test name of pagemap_ioctl, which differ each time.
+# A line of TAP, without the figures in one name of pagemap_ioctl, which differ in each run.
 TAP = re.compile(r"^(not ok|ok) \d+ (?:- )?(.*?)(?: \d+ \([\d.]+%\).*)?$")
 UFFD = re.compile(r"^Testing (.*)\.\.\. (done|failed|skipped)")
 KHUGEPAGED = re.compile(r"^Run test: (.*)$")
 VERDICT = re.compile(r"\.\.\. (OK|Fail)$")
 COLOURS = re.compile(r"\x1b\[\d+m")
-# These expect folios as sysfs says, which anon_order decides instead.
+# Names of tests that expect folios as sysfs says; with a policy, anon_order decides instead.
 DECIDED = re.compile(r"^prctl_thp_disable_.*\.always\.|size=(?!4096,).*, private=true")
 
 
 def passed(output: str) -> Passed:
-    """Return the names of tests that passed, without skipped tests and names that failed once."""
+    """Return the names of the tests that passed: without skipped ones, and without names that also
+    failed.
+    """
     good: dict[str, bool] = {}
     test = ""
     for line in COLOURS.sub("", output).splitlines():
@@ -102,7 +104,9 @@ def passed(output: str) -> Passed:
 
 
 def run(guest: Guest, folder: str, command: str) -> Passed:
-    """Return the tests that pass; for a program that names no tests, whether it exits with 0."""
+    """Run a program of tests; return the names of those that passed. If it names none, return
+    "exit status 0" if that is its exit status.
+    """
     must(guest, "echo 32 >/proc/sys/vm/nr_hugepages")
     result = guest.run(f"cd {BUILT / folder} && ./{command} 2>/run/said", 900)
     guest.check()
@@ -111,8 +115,8 @@ def run(guest: Guest, folder: str, command: str) -> Passed:
 
 
 def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passed]:
-    """Return the tests that pass with all sizes off, and those that also pass with
-    default sizes.
+    """Return the tests that pass at stock with all sizes off, and those that also pass with the
+    kernel's default sizes.
     """
     small = run(guest, *program)
     assert small, "nothing passes at stock"
@@ -126,10 +130,11 @@ def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passe
 def test_results_are_those_of_stock(
     machines: Machines, stock: str, flavor: str, folder: str, command: str
 ) -> None:
-    """Tests that pass without the hooks pass with them, without the module and under each policy.
+    """A test that passes on a kernel without the hooks passes with them, without the module and
+    under each policy.
 
-    `never` is compared with all sizes off, the other policies also with the kernel's default sizes:
-    KSM, for one, merges large folios only in part.
+    `never` is compared with all sizes off. The other policies are compared also with the kernel's
+    default sizes, as KSM, for example, merges large folios only in part.
     """
     program = folder, command
     needs = {"mem": "4G", "cpus": 4, "nodes": 2, "swap": "1G"}

@@ -17,13 +17,13 @@ from .tools import POINT, ROOT, THP, counters, folios, must, ops_command, switch
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SPARSE = "map 4096 every 0 4096 16 folios 0 4096"
 POLICIES = ("adaptive", "fixed", "never", "vma_size")
-MORE = 60  # instructions
+MORE = 60  # instructions that a shadow may add to a fault
 MIB, ROUNDS = 64, 8
-SAMPLES = 0.06  # one fault in twelve is sampled
+SAMPLES = 0.06  # relative error of estimates, as one fault in twelve is sampled
 
 
 def shadow(guest: Guest, policy: str, folder: str = POINT) -> None:
-    """Set a shadow policy."""
+    """Choose a shadow policy; folder: the point in a profile."""
     must(guest, f"echo {policy} >{folder}/shadow")
 
 
@@ -33,7 +33,7 @@ def asked(guest: Guest) -> int:
 
 
 def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
-    """Return the counters of a shadow for a run of touch, per round, and the figures of the run
+    """Run touch; return the estimate of the shadow policy per round, and the figures of the run
     itself.
     """
     before = counters(guest)
@@ -48,7 +48,9 @@ def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("active", "order"), [("stock", 0), ("never", 0), ("fixed", 3)])
 def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> None:
-    """By pagemap, folios are those of the active policy, whatever the shadow answers."""
+    """Folios are those of the active policy, whatever the shadow policy answers; pagemap
+    shows it.
+    """
     must(loaded, f"echo 3 >{POINT}/fixed/max_order; echo {active} >{POINT}/policy")
     must(loaded, f"echo 9 >{POINT}/adaptive/max_order; echo 9 >{POINT}/vma_size/max_order")
     without = [folios(loaded, words) for words in (DENSE, SPARSE)]
@@ -61,8 +63,8 @@ def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> 
 @pytest.mark.parametrize("pattern", ("forward", "backward", "every_64k", "random_quarter"))
 @pytest.mark.parametrize("name", ("fixed", "adaptive"))
 def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
-    """The faults and memory that a shadow predicts agree with a run in which its policy
-    is active.
+    """The faults and the memory that a shadow policy would save agree with a run in which the
+    policy is active.
     """
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     shadow(loaded, name)
@@ -79,7 +81,9 @@ def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
 
 
 def test_of_a_profile(loaded: Guest) -> None:
-    """The shadow of a profile is called for its processes only, with the knobs of that profile."""
+    """The shadow policy of a profile is called only for processes of the profile, with its
+    knobs.
+    """
     profile = f"{ROOT}/profiles/try"
     must(loaded, f"echo try >{ROOT}/profiles/create; echo 5 >{profile}/anon_order/fixed/max_order")
     shadow(loaded, "fixed", f"{profile}/anon_order")
@@ -99,7 +103,7 @@ def test_of_a_profile(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("end", ("echo none >{POINT}/shadow", "echo 1 >{ROOT}/reset", "sleep 0.5"))
 def test_ends(loaded: Guest, end: str) -> None:
-    """A write, a reset or the end of the lease ends a shadow, as it ends a policy."""
+    """A write, a reset or the end of the lease ends a shadow policy: it is no longer called."""
     shadow(loaded, "adaptive")
     assert must(loaded, f"cat {ROOT}/state") == "active\n"
     if "sleep" in end:
@@ -120,7 +124,7 @@ def test_unload(loaded: Guest) -> None:
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint shows each answer of the shadow policy."""
+    """The tracepoint shows each answer of a shadow policy."""
     shadow(loaded, "fixed")
     event = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_anon_shadow"
     must(loaded, f"echo 1 >{event}/enable; {ops_command(DENSE)}; echo 0 >{event}/enable")
@@ -130,7 +134,9 @@ def test_trace(loaded: Guest) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """With a shadow, a fault costs at most MORE instructions more than with never alone."""
+    """With a shadow policy, a fault takes at most MORE instructions more than under
+    `never` alone.
+    """
     all_machines.end()
     cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]
     arms = [("never", "none"), *((a, s) for a in ("stock", "never") for s in ("adaptive", "fixed"))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Signed modules, on Debian's kernel under Secure Boot, with an enrolled key."""
+"""Signed modules on Debian's kernel under Secure Boot, with a key that the firmware knows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .conftest import Machines
 from .tools import folios, switch
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.amd64("boots by the firmware of amd64")]
-SECONDS = 80.0  # each test, about
+SECONDS = 80.0  # rough duration of each test, for the schedule
 
 NEW_KEY = "openssl req -new -x509 -nodes -newkey rsa:2048 -days 9 -outform DER"
 
 
 def key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Return a new private key and its certificate."""
+    """Make a private key and its certificate; return their files."""
     paths = folder / f"{name}.priv", folder / f"{name}.der"
     argv = [*NEW_KEY.split(), "-subj", f"/CN={name}/", "-keyout", str(paths[0])]
     subprocess.run([*argv, "-out", str(paths[1])], check=True, capture_output=True)
@@ -33,7 +33,7 @@ def key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
-    """Return the module, signed with a new key, and the certificate of this key."""
+    """Sign the module with a new key; return the signed module, and the certificate of the key."""
     assert kernel.modules
     signed = folder / f"{name}.ko"
     (tool,) = kernel.image.parent.glob("root/usr/lib/linux-kbuild-*/scripts/sign-file")
@@ -45,14 +45,14 @@ def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Return a folder that guests can read."""
+    """Return a folder that guests can read; it is removed at the end."""
     path = Path(tempfile.mkdtemp(prefix="keys-", dir=cache_dir()))
     yield path
     shutil.rmtree(path)
 
 
 def refused(guest: Guest, why: str) -> None:
-    """Check that the kernel refuses the module, and that doctor names the reason and the remedy."""
+    """Check that the kernel refuses the module, and that `doctor` says why and what to do."""
     assert guest.run("mmpolicy load").rc
     text = guest.run("mmpolicy doctor").out
     assert f"warn  signature   {why}\n      next: mokutil --import" in text
@@ -60,7 +60,9 @@ def refused(guest: Guest, why: str) -> None:
 
 @pytest.mark.long
 def test_who_has_signed(machines: Machines, folder: Path) -> None:
-    """A module without a signature or with an unknown key is refused; the right one works."""
+    """A module that is not signed, or signed with an unknown key, is refused; with an enrolled key
+    it works.
+    """
     kernel = Kernel.of_flavor("6.12", "cloud")
     known, certificate = sign(kernel, folder, "enrolled")
     unknown, _ = sign(kernel, folder, "stranger")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """On Debian's own kernels, no process gets a size that is not enabled, whatever happens to ftrace.
 
-In each test the administrator enables no size at all, and a cgroup has a policy. Then an event
-disturbs ftrace. From 0.2 seconds after it on, an unbound process touches 64 MB and must get single
-pages only.
+In each test the administrator enables no size, and a policy is chosen for a cgroup. Then something
+disturbs ftrace. From 0.2 seconds later on, a process outside the cgroup touches 64 MB, and must get
+single pages only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .test_bindings import bind, inside
 from .tools import ROOT, THP, TOP, back_to_boot, folios, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 30.0  # each test, about
+SECONDS = 30.0  # rough duration of each test, for the schedule
 
 SETTLED = "sleep 0.2"
 DENSE = "map 16384 touch 0 16384 folios 0 16384"  # 64 MB
@@ -49,7 +49,7 @@ ORDERS = [f"huge_anon_orders_{mode}" for mode in ("always", "madvise", "inherit"
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Guest:
-    """Debian's kernel with two CPUs; the module is not loaded. It ends when it crashes."""
+    """Return a guest with Debian's kernel and two CPUs. If the kernel crashes, the guest ends."""
     guest = machines.get(stock, mem="1G", cpus=2, append="oops=panic")
     back_to_boot(guest)
     return guest
@@ -57,14 +57,14 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """Return a guest where no size is enabled, and cgroup "a" is bound to profile "a", which has no
-    policy yet.
+    """Return a guest in which no size is enabled, and cgroup "a" is bound to profile "a", which is
+    at stock.
     """
     must(loaded, f"{NOTHING_GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     must(loaded, bind("a", "a"))
     assert folios(loaded, DENSE) == CLOSED
     yield loaded
-    if loaded.processes:  # otherwise it ended with the test
+    if loaded.processes:  # else the test has ended the guest
         must(
             loaded,
             f"[ ! -d {ROOT} ] || echo 1 >{ROOT}/reset; find {TOP} -depth -type d -delete",
@@ -73,15 +73,15 @@ def given(loaded: Guest) -> Iterator[Guest]:
 
 @pytest.fixture
 def on(given: Guest) -> Guest:
-    """Return this guest, where "a" has a policy that gives it 64 kB."""
+    """Return the guest of `given` with a policy in "a" that gives 64 kB."""
     must(given, ON)
     assert is_on(given)
     return given
 
 
 def is_on(guest: Guest) -> bool:
-    """Return whether "a" gets folios of its policy; if not, it must get those of an unbound
-    process.
+    """Return whether a process in "a" gets the folios of its policy. Otherwise it must get single
+    pages, as an unbound process.
     """
     found = inside(guest, "a", DENSE)
     assert found in (CLOSED, [{4: 16384}])
@@ -89,14 +89,16 @@ def is_on(guest: Guest) -> bool:
 
 
 def closed(guest: Guest, event: str = ":") -> int:
-    """Trigger an event; then an unbound process must get single pages. Return the exit status."""
+    """Let an event happen, and check that an unbound process then gets single pages. Return the
+    exit status of the event's command.
+    """
     found = guest.run(f"{event}\nstatus=$?; {SETTLED}; {ops_command(DENSE)} || exit; exit $status")
     assert '{"0": 16384, "none": 0}' in found.out, found.out
     return found.rc
 
 
 def is_over(guest: Guest) -> None:
-    """Check that no function is hooked, and that the policy can be chosen again."""
+    """Check that all policies can be ended, so that no function is hooked, and chosen again."""
     must(guest, ALL_OFF)
     assert closed(guest) == 0
     assert "mmp" not in must(guest, f"cat {ENABLED}")
@@ -109,8 +111,8 @@ def is_over(guest: Guest) -> None:
 
 
 def test_ftrace_is_off_before(given: Guest) -> None:
-    """If ftrace is off before, the policy is refused with a reason that can be read; or ftrace
-    cannot be turned off.
+    """If ftrace was turned off before, the policy is refused with a reason. On a kernel where
+    ftrace cannot be turned off, the policy is on.
     """
     off = given.run(f"echo 0 >{FTRACE_ENABLED}").rc == 0
     try:
@@ -126,7 +128,9 @@ def test_ftrace_is_off_before(given: Guest) -> None:
 
 
 def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
-    """While a policy is on, ftrace cannot be turned off; or the policy ends."""
+    """While a policy is on, either ftrace cannot be turned off, or turning it off ends the
+    policy.
+    """
     refused = closed(on, f"echo 0 >{FTRACE_ENABLED}")
     try:
         assert is_on(on) == bool(refused)
@@ -138,7 +142,7 @@ def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
 
 @pytest.fixture
 def dying(machines: Machines, on: Guest) -> Iterator[Guest]:
-    """Return a guest in which ftrace stays broken, so it ends with the test."""
+    """Return a guest in which ftrace stays broken; the guest is ended after the test."""
     yield on
     machines.end()
 
@@ -150,16 +154,16 @@ LOADS = "for i in 1 2 3; do modprobe loop && modprobe -r loop || exit; done"
 
 @pytest.mark.parametrize("end", (f"echo 1 >{ROOT}/reset", OFF, "rmmod mmpolicy"))
 def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
-    """If ftrace dies while a policy is on, the sizes close; calls that the kernel still makes stay,
-    or no function is hooked.
+    """If ftrace shuts down while a policy is on, no size stays open. The module stays loaded as
+    long as the kernel still calls it.
     """
     assert closed(dying, "modprobe mmpolicy_meddle kill=1") == 0
     for job in [
         dying.start(end),
         dying.start("sleep 1; rmmod mmpolicy"),
-    ]:  # possibly for ever
+    ]:  # an unload that may wait for ever
         assert closed(dying, "sleep 2") == 0
-        must(dying, LOADS)  # loads the module again if it is gone
+        must(dying, LOADS)  # other modules can still be loaded and unloaded
         assert closed(dying) == 0
         must(dying, f"! {LEFT} || {THERE}")
         job.stop()
@@ -168,15 +172,15 @@ def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
     dying.check()
 
 
-# khugepaged, which the kernel starts and stops by the sizes
+# khugepaged, which the kernel starts and stops when sizes are written
 
 RUNNING = "pgrep -xc khugepaged; cat /proc/sys/vm/min_free_kbytes"
 WRITES = f"for mode in madvise never; do echo $mode >{THP}/hugepages-2048kB/enabled; done"
 
 
 def test_kprobes_are_off(given: Guest) -> None:
-    """With kprobes off, khugepaged runs as sysfs says: the module does not use kprobes to see it
-    start.
+    """With kprobes turned off, khugepaged runs as sysfs says, although the module is loaded: it
+    does not rely on kprobes.
     """
     must(given, WRITES)
     before = given.run(RUNNING).out
@@ -195,7 +199,7 @@ def test_kprobes_are_off(given: Guest) -> None:
 
 @pytest.mark.long
 def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
-    """After sizes were written while policies came and went, khugepaged runs as sysfs says."""
+    """After many writes to sizes while policies begin and end, khugepaged runs as sysfs says."""
     jobs = [given.start(f"while :; do {WRITES}; done") for _ in range(3)]
     try:
         must(given, f"for i in $(seq 8); do {ON}; {OFF}; done", 120)
@@ -207,11 +211,11 @@ def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
     is_over(given)
 
 
-# Sites
+# Sites, the places in the kernel's code where a function is hooked
 
 
 def hooked(guest: Guest) -> list[str]:
-    """Return the functions that are hooked now."""
+    """Return the names of the functions that the module hooks now."""
     text = must(guest, f"cat {ENABLED}")
     return re.findall(r"^(\S+) .*\n\s+direct-->mmp", text, re.MULTILINE)
 
@@ -221,7 +225,9 @@ LINES = "dmesg | grep -c ' mmpolicy: '; true"
 
 @pytest.mark.long
 def test_a_site_is_patched_away(on: Guest) -> None:
-    """Whichever hook is patched away, the sizes close, and the log reports it once."""
+    """If the hook of any function is patched away, the sizes close, and the log has one line about
+    it.
+    """
     for function in hooked(on):
         before = int(must(on, LINES))
         try:
@@ -230,7 +236,7 @@ def test_a_site_is_patched_away(on: Guest) -> None:
         finally:
             must(on, "rmmod mmpolicy_meddle")
         assert closed(on) == 0
-        must(on, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 60)  # also the stuck writers
+        must(on, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 60)  # also in stuck writers
         is_over(on)
 
 
@@ -239,7 +245,9 @@ def test_a_site_is_patched_away(on: Guest) -> None:
 
 @contextmanager
 def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
-    """Attach a BPF program to a function, if the kernel allows it."""
+    """Attach a BPF program to a function, for a `with` block; yield its job, or None if the kernel
+    refuses it.
+    """
     job = guest.start(f"exec {workload('fentry')} {function}")
     must(guest, f"until [ -s {job.path}.out ]; do sleep 0.02; done")
     said = must(guest, f"cat {job.path}.out")
@@ -251,7 +259,9 @@ def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
 
 @contextmanager
 def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
-    """Load a livepatch of a function, if the kernel allows it."""
+    """Load a livepatch of a function, for a `with` block; yield True, or None if the kernel refuses
+    it.
+    """
     found = guest.run(f"modprobe mmpolicy_livepatch function={function}")
     assert not found.rc or "busy" in found.out.lower()
     there = f"[ ! -e {LIVEPATCH} ] || [ $(cat {LIVEPATCH}/transition) = 0 ]"
@@ -263,19 +273,21 @@ def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
 
 
 def variables(guest: Guest) -> str:
-    """Return the kernel's variables that hold the enabled sizes."""
+    """Return the values of the kernel's variables that hold the enabled sizes, as text."""
     return must(guest, f"/usr/bin/python3 {WORDS} {' '.join(ORDERS)}")
 
 
 def opened(guest: Guest) -> set[int]:
-    """Return the orders that the kernel would request now; the administrator has enabled none."""
+    """Return the orders that the kernel would request now. As the administrator has enabled none,
+    the module has opened them.
+    """
     word = int(variables(guest).split()[1], 16)
     return {order for order in range(32) if word >> order & 1}
 
 
 def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
-    """Whatever happens to the hooks, only sizes that a policy may answer are open: with max_order
-    below it, not PMD size.
+    """A policy opens only orders that it may answer, up to its max_order: with a lower max_order,
+    not that of 2 MB.
     """
     assert opened(given) == set()
     for policy, cap in ("fixed", 4), ("adaptive", 9), ("vma_size", 2):
@@ -287,12 +299,14 @@ def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
 
 
 def choose(guest: Guest, point: str) -> bool:
-    """Choose a policy of "a" at a point; return whether it is refused."""
+    """Choose a policy of profile "a" at a point; return whether the kernel refuses it."""
     return bool(guest.run(f"echo {AT_POINTS[point]} >{ROOT}/profiles/a/{point}/policy").rc)
 
 
 def functions_of(guest: Guest, every: bool) -> dict[str, str]:
-    """Return each hooked function, or the last one of each point, with its point."""
+    """Return the point of each hooked function, by its name. Without `every`, only one function of
+    each point.
+    """
     found: dict[str, str] = {}
     for point in AT_POINTS:
         assert not choose(guest, point)
@@ -305,15 +319,15 @@ def functions_of(guest: Guest, every: bool) -> dict[str, str]:
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=("few", "every"))
 def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return one function of each point; with --full, every one."""
+    """Return one function of each point, or with --full every function, with its point."""
     return functions_of(given, request.param)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("other", (fentry, livepatch))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
-    """If another user has a function first, its point is refused and its state unchanged; the point
-    works later.
+    """If another user has hooked a function first, a policy of its point is refused, no variable of
+    the kernel changes, and later the policy can be chosen.
     """
     before = variables(given)
     for function, point in functions.items():
@@ -331,13 +345,13 @@ def test_others_came_first(given: Guest, functions: dict[str, str], other: type)
 
 @pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
 def test_others_come_second(given: Guest, functions: dict[str, str], other: type) -> None:
-    """If another user comes second, it is refused while the policy is on, or accepted and the
-    policy ends; never both.
+    """If another user comes while a policy is on, either it is refused, or it is accepted and the
+    policy ends.
     """
     for function, point in functions.items():
         assert not choose(given, point)
         with other(given, function) as there:
-            if there:  # hooks of a point are detached one after the other
+            if there:  # wait, as the hooks of a point are detached one after the other
                 must(given, f"until ! grep -q mmp {ENABLED}; do sleep 0.1; done", 30)
             assert bool(there) != (function in hooked(given)), function
             assert closed(given) == 0

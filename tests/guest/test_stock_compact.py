@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and its
-counters.
+"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and what it
+counts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .test_storm import small, storm_under_pressure
 from .tools import must, vmstat
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 40.0  # each test, about
+SECONDS = 40.0  # rough duration of each test, for the schedule
 
 guest = test_stock_kernel.guest
 
 
 def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
-    """budget scans less than a third of stock on hopeless memory; counters agree with
-    the kernel's.
+    """In memory where compaction hardly succeeds, `budget` scans less than a third of what stock
+    scans. The module's counters agree with the kernel's.
     """
     command = test_compact.CASES["hopeless"].command(1)
     scanned = {}
@@ -42,18 +42,21 @@ def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
     for kind in "migrate_scanned", "free_scanned":
         assert counted[kind] == found[kind]
     assert scanned["stock"] > 500_000
-    # The budget grows with the time that this test takes; test_compact counts instructions.
+    # a rough limit: the budget grows with time, which is real here; test_compact.py has the exact
+    # one
     assert scanned["budget"] < scanned["stock"] / 3
     machines.end()
 
 
 def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> None:
-    """The last priority of compaction is never skipped on this kernel, as in test_compact."""
+    """On this kernel, an attempt at the last priority of compaction is never skipped."""
     test_compact.check_last_priority(machines, stock)
 
 
 def test_others_are_not_asked(loaded: Guest) -> None:
-    """Compaction by the administrator works and asks no policy: no counter of the point moves."""
+    """Compaction by the administrator asks no policy: it works, and no counter of the
+    point moves.
+    """
     must(loaded, f"echo budget >{compact.POINT}/policy")
     before = vmstat(loaded, "compact_free_scanned")
     must(loaded, "echo 1 >/proc/sys/vm/compact_memory")
@@ -67,7 +70,7 @@ def test_others_are_not_asked(loaded: Guest) -> None:
 def test_load_switch_unload_while_others_compact(
     machines: Machines, stock: str, rounds: int
 ) -> None:
-    """The module can be loaded, switched and unloaded while tasks compact inside a hooked call:
+    """The module can be loaded, switched and unloaded while tasks compact inside a hooked function:
     unloading waits for them.
     """
     storm_under_pressure(small(machines, stock), rounds)

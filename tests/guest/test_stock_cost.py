@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Costs and savings on a kernel without the hooks, compared with a kernel with them.
+"""Costs and savings on a kernel without the hooks, compared with a kernel that has them.
 
-All costs are counted instructions. Debian's own kernel differs from the lean one in more than the
-hooks; the kernel "traced" differs only in options that ftrace needs.
+All costs are counted instructions. Debian's own kernel differs from the one with the hooks in many
+options; the kernel "traced" differs from it only in options that ftrace needs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .test_bindings import bind
 from .test_stock_kernel import DENSE, POLICIES
 from .tools import POINT, ROOT, THP, TOP, back_to_boot
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)
-# Patterns where adaptive saves nothing, and its cost on Debian's kernel by docs/measured.md.
+# Patterns where `adaptive` saves nothing, with its cost on Debian's kernel from docs/measured.md.
 LITTLE_SAVED = {
     SPARSE: 1.021,
     RANDOM: 1.021,
@@ -38,8 +38,8 @@ PATTERNS = [
     *(Case(name, 128, 3) for name in ("in_turn", "random_32k", "clusters")),
     *(case for case in LITTLE_SAVED if case != SPARSE),
 ]
-CHANGES = Case("dense_sparse", 256, 3)  # noticing the change wastes a folio
-# Cost of 64 kB folios on Debian's kernel, relative to the kernel's own; by docs/measured.md.
+CHANGES = Case("dense_sparse", 256, 3)  # large, as noticing the change wastes one folio
+# Cost of policies of 64 kB on Debian's kernel, from docs/measured.md; 1 is that of 64 kB in sysfs.
 LARGE = {"fixed": 1.024, "adaptive": 1.037}
 SETS = {
     "off": "",
@@ -49,7 +49,7 @@ SETS = {
     "fixed": f"echo 4 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy",
     "adaptive": f"echo 4 >{POINT}/adaptive/max_order; echo adaptive >{POINT}/policy",
 }
-# The cases measured for each state; FORWARD for all others.
+# For each state the cases that are measured in it; FORWARD alone if it is not named.
 CASES_OF = {
     "off": [FORWARD, SPARSE, *PATTERNS, CHANGES],
     "neighbour": [FORWARD, SPARSE],
@@ -57,8 +57,8 @@ CASES_OF = {
     "adaptive": [FORWARD, SPARSE, *PATTERNS, CHANGES],
 }
 
-# At other points: a workload, its setup, and a policy that changes nothing there. Folios of 32 kB
-# come from per-CPU lists, so that each allocation takes the same time.
+# For the other points a workload, its setup, and a policy that changes nothing in the workload.
+# Folios of 32 kB come from lists of the CPU, so that each allocation takes as long.
 ELSEWHERE = {
     "thp_gfp": ("large 2000", f"{stock_size(32)}; echo always >{THP}/defrag", "relaxed"),
     "madv_free": ("free 5000", ":", "cap"),
@@ -69,7 +69,7 @@ WHO = {
     "on": f"echo {{1}} >{ROOT}/profiles/default/{{0}}/policy",
 }
 
-# States that one guest goes through; the cost in each is relative to "before".
+# States that one guest goes through in this order; costs are compared with "before".
 STATES = {
     "before": ":",
     "loaded": "modprobe mmpolicy",
@@ -80,13 +80,15 @@ WHILE_OFF = [Case("forward", 64, 11), Case("brk", 64, 5)]
 
 
 def begin(guest: Guest, setup: str) -> None:
-    """Load the module, make the profile and the cgroup "a", and run more setup."""
+    """Load the module, make profile and cgroup "a", and run the commands of `setup`."""
     back_to_boot(guest)
     must(guest, f"modprobe mmpolicy; echo a >{ROOT}/profiles/create; mkdir -p {TOP}/a; {setup}")
 
 
 def take_off(guest: Guest, way: str) -> Iterator[Sample]:
-    """Take samples before the module is loaded, while it does nothing, and after its unload."""
+    """Yield samples of each state of STATES: before the module is loaded, while it is off, and
+    after its unload.
+    """
     back_to_boot(guest)
     must(guest, f"{workload('touch')} forward 64")
     for state, setup in STATES.items():
@@ -96,7 +98,7 @@ def take_off(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
-    """Return the instructions of each operation at the other points."""
+    """Yield the instructions of an operation at each of the other points."""
     for point, (words, needs, policy) in ELSEWHERE.items():
         for who, setup in WHO.items():
             begin(guest, f"{needs}; {setup.format(point, policy)}")
@@ -105,7 +107,7 @@ def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take(guest: Guest, way: str) -> Iterator[Sample]:
-    """Return all samples of one kernel."""
+    """Yield all samples of a kernel; way: "ftrace" or "hooks", which begins the names of arms."""
     if way == "ftrace":
         yield from take_off(guest, way)
     for name, setup in SETS.items():
@@ -128,8 +130,8 @@ PAIRS = {"debian": ("cloud", "patched"), "lean": ("traced", "patched")}
     ],
 )
 def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
-    """Return the samples of a kernel without the hooks and of one with them; arms are named "ftrace
-    never" and so on.
+    """Return the samples of a kernel without the hooks and of one with them. The names of arms have
+    both parts, such as "ftrace never".
     """
 
     def take_both(_: frozenset[str]) -> Results:
@@ -145,15 +147,15 @@ def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
 
 
 def fault(costs: Results, arm: str, case: Case) -> float:
-    """Return the instructions of a fault."""
+    """Return how many instructions a fault takes in an arm."""
     return costs.value(arm, case.name(), "ticks") / costs.value(arm, case.name(), "faults")
 
 
 @pytest.mark.parametrize("case", WHILE_OFF, ids=Case.name)
 @pytest.mark.parametrize("state", ("loaded", "reset", "unloaded"))
 def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
-    """A loaded, a reset and an unloaded module cost nothing, relative to the time before
-    the load.
+    """A module that is loaded, reset or unloaded costs nothing, compared with the time before its
+    load.
     """
 
     def of_before(run: Results) -> float:
@@ -164,9 +166,9 @@ def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "noise"), [(FORWARD, NOISE), (SPARSE, 0.005)])
 def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> None:
-    """While another cgroup has a policy, a fault without a policy costs at most 2 % more.
+    """While a cgroup has a policy, a fault outside of it costs at most 2 % more.
 
-    Sparse access varies more, because of the lists of free pages; and one fault in 32 asks twice.
+    Sparse access has more noise, by the lists of free pages, and one fault in 32 asks twice.
     """
 
     def of_off(run: Results) -> float:
@@ -178,9 +180,10 @@ def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> Non
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
-    """By ftrace, a fault with a large folio costs at most 240 instructions more than by the hooks.
+    """With ftrace, a fault that gets a large folio takes at most 240 instructions more than with
+    the hooks.
 
-    Such a fault takes some 13,500.
+    The whole fault takes some 13,500.
     """
 
     def beyond(run: Results) -> float:
@@ -195,8 +198,8 @@ def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", LARGE)
 def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
-    """A program that writes forward under a policy of 64 kB costs about as much as with 64 kB
-    enabled in sysfs.
+    """A program that fills its memory in order costs about as much under a policy of 64 kB as with
+    64 kB enabled in sysfs.
     """
 
     def of_given(run: Results) -> float:
@@ -206,14 +209,16 @@ def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
     costs.hold(limit + 2 * NOISE, of_given, f"ticks of {FORWARD.name()}, {policy}")
 
 
-# On Debian's kernel, locks and page table walks, which policies use, take more instructions.
+# Higher limits on Debian's kernel, where locks and walks of page tables take more instructions.
 ON_DEBIAN = {("madv_free", "on"): 140}
 
 
 @pytest.mark.parametrize("who", ("on", "neighbour"))
 @pytest.mark.parametrize("point", ELSEWHERE)
 def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> None:
-    """By ftrace, a call at these points costs at most 50 instructions more than by the hooks."""
+    """With ftrace, a call at the other points takes at most 50 instructions more than with the
+    hooks.
+    """
 
     def beyond(run: Results) -> float:
         ftrace, hooks = (
@@ -228,7 +233,7 @@ def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> N
 
 
 def names_of(case: Case) -> list[str]:
-    """Return the names that take_sample() gives: a pattern that changes has one for each half."""
+    """Return the names of a case in the samples: a pattern that changes has one for each half."""
     name = case.name()
     return [name] if case != CHANGES else [name.replace(" ", f".{half} ") for half in (1, 2)]
 
@@ -238,8 +243,8 @@ EACH = [name for case in (FORWARD, SPARSE, *PATTERNS, CHANGES) for name in names
 
 @pytest.mark.parametrize("name", EACH)
 def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
-    """By ftrace, `adaptive` takes the instructions and memory, relative to sizes off, and the
-    faults that it takes by the hooks.
+    """`adaptive` saves and costs as much with ftrace as with the hooks: instructions, memory and
+    faults, each compared with all sizes off.
     """
 
     def beyond(key: str) -> Callable[[Results], float]:
@@ -254,8 +259,8 @@ def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
     def faults_differ_by(run: Results) -> float:
         return abs(1 - run.ratio("ftrace adaptive", "hooks adaptive", name, "faults"))
 
-    # Half of a pattern is little work, so it varies; every_64k took 1.011, 1.020 and 1.022 in three
-    # runs.
+    # Half of a pattern is little work, so it has noise. every_64k has it, too: three runs were
+    # 1.011, 1.020 and 1.022.
     noise = 0.005 if ".2 " in name or name.startswith("every_64k") else NOISE
     on_debian = costs.run().about["pair"] == "debian"
     costs.hold((1.02 if on_debian else 1.04) + noise, beyond("ticks"), f"ticks of {name}")
@@ -265,7 +270,9 @@ def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
 
 @pytest.mark.parametrize("case", LITTLE_SAVED, ids=Case.name)
 def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case) -> None:
-    """On sparse access, adaptive costs as documented and takes no more memory than sizes off."""
+    """On sparse access, `adaptive` costs what docs/measured.md says, and takes no more memory than
+    with all sizes off.
+    """
 
     def of_off(key: str) -> Callable[[Results], float]:
         return lambda run: run.ratio("ftrace adaptive", "ftrace off", case.name(), key)
@@ -286,7 +293,7 @@ def test_what_never_costs(costs: Repeated, case: Case) -> None:
 
 
 def test_dense_then_sparse(costs: Repeated) -> None:
-    """When access becomes sparse, adaptive takes at most 2 % more memory than single pages."""
+    """When access becomes sparse, `adaptive` takes at most 2 % more memory than single pages do."""
 
     def of_off(run: Results) -> float:
         return run.ratio("ftrace adaptive", "ftrace off", names_of(CHANGES)[1], "kb")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A build of Debian's kernel is recognised on each machine, and another build is not."""
+"""The module recognises a build of Debian's kernel on each machine, and does not accept another."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return the needs of a guest with another CPU model."""
+    """Return what to request for a guest with another CPU model."""
     model, needs = MACHINES[request.param]
 
     def accelerator(*args: Any) -> str:
@@ -55,7 +55,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def known(guest: Guest) -> None:
-    """Check that the module knows this kernel, by one of the rows in the tree."""
+    """Check that the module knows this kernel as a build that was tested."""
     release = must(guest, "uname -r")
     assert must(guest, f"cat {ROOT}/kernel_tested") == release
     assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
@@ -63,8 +63,8 @@ def known(guest: Guest) -> None:
 
 @BY_BUILD_ID
 def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -> None:
-    """The kernel is recognised however it patches its code at boot, and while it is traced."""
-    machines.end()  # the running one may have another CPU
+    """The kernel is recognised however it patches its own code at boot, and while it is traced."""
+    machines.end()  # a guest that runs may have another CPU
     guest = machines.get(stock, accel="tcg", **machine)
     must(guest, "modprobe mmpolicy")
     known(guest)
@@ -84,7 +84,7 @@ def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -
 
 @pytest.fixture
 def alone(machines: Machines, stock: str) -> Iterator[Guest]:
-    """Return a guest of the test's own, whose kernel may be left changed."""
+    """Return a guest for this test alone: its kernel may be left changed."""
     machines.end()
     yield machines.get(stock, cpus=2)
     machines.end()
@@ -92,15 +92,17 @@ def alone(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def changed(alone: Guest) -> Guest:
-    """Return a kernel with one instruction changed in one function, which is not called here."""
+    """Return a guest with one instruction changed in a function of its kernel that nothing calls
+    here.
+    """
     must(alone, "modprobe mmpolicy_meddle change=madvise_collapse")
     return alone
 
 
 @BY_BUILD_ID
 def test_a_function_that_is_another_one(changed: Guest) -> None:
-    """On a kernel with another function, anon_order is refused unless it is forced, and every
-    report says so.
+    """If a function of the kernel has changed, anon_order is refused, except with untested=1, and
+    each report says so.
     """
     must(changed, "modprobe mmpolicy")
     fingerprint = must(changed, FINGERPRINT).strip()
@@ -136,14 +138,15 @@ RENAMED = {
 }
 
 
-# A module without types: with the changed name, the kernel would reject its types, and it.
+# The module without BTF types: the kernel would check them against its own, of which one is
+# changed, and refuse the module.
 PLAIN = "/run/plain/mmpolicy.ko"
 MAKE_PLAIN = f"mkdir /run/plain; objcopy -R .BTF -R .BTF.base $(modinfo -n mmpolicy) {PLAIN}"
 
 
 def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
-    """If a letter in a name of the kernel's types is changed, one point is refused, with the
-    reason.
+    """If one letter in a name of the kernel's types is changed, the point that needs the name is
+    refused, with the reason.
     """
     files = f"grep . {ROOT}/points/*"
     must(alone, f"{MAKE_PLAIN}; modprobe mmpolicy")
@@ -162,11 +165,13 @@ def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
 
 
 def test_types_of_a_newer_kind(machines: Machines, stock: str) -> None:
-    """Types behind an unknown kind cannot be read, so all points are refused with the reason."""
+    """If the kernel's types have one of an unknown kind, those behind it cannot be read, so each
+    point is refused with this reason.
+    """
     guest = machines.get(stock, cpus=2)
     must(guest, "modprobe mmpolicy_meddle newer=1; modprobe mmpolicy")
     points = must(guest, f"grep -h . {ROOT}/points/*").splitlines()
-    reason = "the kernel's BTF has a kind of type that is not known"
+    reason = "the kernel's BTF has a type of unknown kind"
     assert sum(reason in line for line in points) == 4 and "available" not in points
     must(guest, "rmmod mmpolicy mmpolicy_meddle; modprobe mmpolicy")
     assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"

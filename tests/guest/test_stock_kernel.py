@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The module on Debian's own kernels, which have no hooks: points work by ftrace.
+"""The module on Debian's own kernels, which have no hooks: its points work by ftrace.
 
-Tests of other files that hold here too are imported, so that they run in this guest.
+Tests of other files that hold here, too, are imported, so that they run in this guest.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ from .tools import (
 )
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE
 HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 SIZES = f"grep . {THP}/enabled {THP}/hugepages-*/enabled"
 ASKS = "__thp_vma_allowable_orders"
-# Each size has another setting; inherited sizes are only for areas with MADV_HUGEPAGE.
+# Each size has another setting; "inherit" follows `enabled`, which is madvise.
 GIVEN = f"""
 echo always >{THP}/hugepages-32kB/enabled
 echo madvise >{THP}/hugepages-128kB/enabled
 echo inherit >{THP}/hugepages-512kB/enabled
 """
-STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # inherit is the default of hugepages-2048kB after boot
+STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # plain memory, and memory with MADV_HUGEPAGE
 
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Guest:
-    """Debian's kernel with two CPUs and zram swap; the module is not loaded.
+    """Return a guest with Debian's kernel, two CPUs and zram swap; the module is not loaded.
 
-    It boots with huge pages always enabled, and the tests begin with another setting.
+    It boots with huge pages for all memory; the tests begin with the kernel's default settings.
     """
     guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
 
 
-# Counts instructions in a guest of its own.
+# Imported tests that are left out, as they count instructions in a guest of their own.
 NOT_HERE = {
     "test_depth_costs_nothing",
     "test_number_costs_nothing",
@@ -83,14 +83,14 @@ two, arms = test_bindings.two, test_experiment.arms
 
 
 def both(guest: Guest) -> list[Pages]:
-    """Return the folios of a process without a policy, and of one that requests huge pages."""
+    """Return the folios of a process without a policy: of plain memory, and with MADV_HUGEPAGE."""
     return [*folios(guest, DENSE), *folios(guest, ASKED)]
 
 
 @contextmanager
 def neighbours(guest: Guest) -> Iterator[None]:
-    """Run both repeatedly in the background; each time they must get the folios that they got
-    before.
+    """Run processes of both kinds repeatedly during a `with` block; each time they must get the
+    folios of STOCK.
     """
     both_again = f"{ops_command(DENSE)} && {ops_command(ASKED)}"
     job = guest.start(f"rm -f /run/over; until [ -e /run/over ]; do {both_again} || exit; done")
@@ -105,8 +105,8 @@ def neighbours(guest: Guest) -> Iterator[None]:
 
 
 def is_over(guest: Guest, sizes: str) -> None:
-    """Check that no function is hooked, sysfs has its old text, and every process gets folios
-    accordingly.
+    """Check that no function is hooked, that sysfs has its former text, and that all processes get
+    folios by it.
     """
     assert "mmp" not in must(guest, HOOKED)
     assert must(guest, SIZES) == sizes
@@ -115,7 +115,7 @@ def is_over(guest: Guest, sizes: str) -> None:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """Return a guest with some sizes enabled, a cgroup "a" and a profile for it."""
+    """Return a guest with some sizes enabled, a cgroup "a", and a profile "a", not yet bound."""
     must(loaded, f"{GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     assert both(loaded) == STOCK
     yield loaded
@@ -126,14 +126,15 @@ ON = f"echo adaptive >{ROOT}/profiles/a/anon_order/policy && {bind('a', 'a')}"
 
 
 def on(guest: Guest) -> str:
-    """Switch the cgroup "a" to adaptive; return the sizes in sysfs."""
+    """Bind the cgroup "a" to `adaptive`; return the sizes in sysfs as they were before."""
     sizes = must(guest, SIZES)
     must(guest, ON)
     assert is_large(inside(guest, "a")[0])
     return sizes
 
 
-# Answers in advance
+# Answers in advance: after many sparse faults, the module decides for single pages without being
+# asked at each fault
 
 PAGES = "sed -n 's/^requested_order_0 //p' /sys/kernel/debug/mmpolicy/default/anon_order/stats"
 IN_ADVANCE = """
@@ -149,17 +150,19 @@ sh touch 16384 20480 folios 16384 20480
 def test_a_page_in_advance_is_for_plain_memory_alone(
     given: Guest, policy: str, locked: int
 ) -> None:
-    """After 512 sparse faults, MADV_HUGEPAGE, mlock() and stock get their own sizes again."""
+    """After 512 sparse faults, memory with MADV_HUGEPAGE, locked memory and memory at stock still
+    get their own sizes.
+    """
     must(given, f"echo always >{THP}/hugepages-64kB/enabled; echo {policy} >{POINT}/policy")
     before = int(must(given, PAGES))
     end = f"echo stock >{POINT}/policy"
     advised, held, plain, stock = folios(given, IN_ADVANCE, end)
-    assert advised == STOCK[1]  # as configured by the administrator
+    assert advised == STOCK[1]  # as the administrator has set it
     assert stock == {4: 4096}
     assert held == {locked: 4096}
     if policy == "never":
         assert plain == {0: 8192}
-        assert int(must(given, PAGES)) - before >= 12288  # plus those of ops itself and of shells
+        assert int(must(given, PAGES)) - before >= 12288  # with those of ops and shells themselves
 
 
 STOPPED = f"""
@@ -175,18 +178,20 @@ echo $pages $({PAGES}); kill $p
 
 
 def test_no_page_in_advance_outlives_its_policy(given: Guest) -> None:
-    """A process is stopped while it faults under `never`; under stock, no fault is counted."""
+    """A process is stopped in the middle of faults under `never`. After a switch to stock it goes
+    on, and none of its faults is counted.
+    """
     must(given, f"echo never >{POINT}/policy")
     before, after = must(given, STOPPED).split()
     assert before == after
 
 
-# Available points
+# Which points the kernel can have
 
 
 def test_what_can_be_had(loaded: Guest) -> None:
-    """Files show the available points, and the reasons why others are not; policies of the others
-    are refused.
+    """Files show which points are available, and why the others are not; a policy of the others is
+    refused.
     """
     assert must(loaded, f"cat {ROOT}/provider") == "ftrace\n"
     text = must(loaded, f"cd {ROOT}/points && grep . *")
@@ -202,14 +207,16 @@ def test_what_can_be_had(loaded: Guest) -> None:
 
 
 def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
-    """If a parameter names an unavailable policy, the load fails, and the log has the reason."""
+    """If a parameter of modprobe names an unavailable policy, the load fails, and the log
+    says why.
+    """
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=eager").rc
     assert "compact=eager: the kernel does not ask" in must(guest, "dmesg")
     assert guest.run(f"test -e {ROOT}").rc
     assert "mmp" not in must(guest, HOOKED)
 
 
-# A policy at each point, and the function that is hooked for it.
+# For each point a policy, and a function that is hooked for it.
 AT_POINTS = {
     "anon_order": ("fixed", ASKS),
     "thp_gfp": ("relaxed", "vma_thp_gfp_mask"),
@@ -223,8 +230,8 @@ POLICIES = "; ".join(
 
 
 def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
-    """Functions are hooked only while a policy is set: setting the first hooks them, and ending the
-    last unhooks them.
+    """Functions are hooked only while a policy is chosen: the first policy of a point hooks them,
+    and stock unhooks them.
     """
     assert "mmp" not in must(loaded, HOOKED)
     for point, (policy, function) in AT_POINTS.items():
@@ -240,11 +247,13 @@ def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
     assert "mmp" not in must(loaded, HOOKED)
 
 
-# Sizes and neighbours
+# Sizes in sysfs, and processes without a policy
 
 
 def test_neighbours_get_what_is_given(given: Guest) -> None:
-    """A process without a policy gets the folios that it got before, and sysfs is unchanged."""
+    """While a cgroup has a policy, a process outside gets the folios that it got before, and the
+    sizes in sysfs are unchanged.
+    """
     eligible = f"{workload('ops')} map 4096 touch 0 1 sh 'grep -h THPeligible /proc/$PPID/smaps' "
     before = must(given, eligible)
     sizes = on(given)
@@ -265,7 +274,9 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     ids=("stock", "reset", "lease", "unload"),
 )
 def test_each_way_of_ending(given: Guest, end: str) -> None:
-    """Each way of ending restores all sizes at once; neighbours never had others."""
+    """Each way to end a policy restores all sizes at once; processes without a policy never get
+    others.
+    """
     with neighbours(given):
         sizes = on(given)
         must(given, end)
@@ -283,8 +294,8 @@ done
 
 
 def test_writes_while_policies_come_and_go(given: Guest) -> None:
-    """While policies come and go, an administrator's write can be read back, and decides for
-    unbound processes at once.
+    """While policies begin and end, a write of the administrator can be read back, and decides at
+    once for processes without a policy.
     """
     job = given.start(COME_AND_GO)
     try:
@@ -298,7 +309,9 @@ def test_writes_while_policies_come_and_go(given: Guest) -> None:
 
 
 def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
-    """Every folio of a neighbour has an enabled size, while sizes open and close."""
+    """While policies begin and end, each folio of a process without a policy has an
+    enabled size.
+    """
     job = given.start(COME_AND_GO)
     program = f"for i in $(seq 10); do {workload('ops')} {DENSE}; cat {THP}/*/enabled; done"
     try:
@@ -315,7 +328,9 @@ def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
 
 
 def test_the_administrator_writes_meanwhile(given: Guest) -> None:
-    """An administrator's write takes effect for unbound processes at once, and stays."""
+    """While a policy is on, a write of the administrator decides at once for processes without a
+    policy, and stays after its end.
+    """
     on(given)
     must(given, f"echo never >{THP}/hugepages-32kB/enabled")
     must(given, f"echo always >{THP}/hugepages-256kB/enabled")
@@ -336,8 +351,8 @@ def test_the_administrator_writes_meanwhile(given: Guest) -> None:
 
 
 def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
-    """Return khugepaged's PID and the memory that the kernel reserves for it, after each write to a
-    size's file.
+    """Make writes to the files of sizes; return after each of them whether khugepaged runs, and the
+    memory that the kernel reserves.
     """
     found = []
     for write in writes:
@@ -349,12 +364,12 @@ def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
 
 
 def test_khugepaged_runs_as_given(loaded: Guest) -> None:
-    """Each write to a size's file starts and stops khugepaged as without a policy.
+    """A write to the file of a size starts or stops khugepaged as it does without a policy.
 
-    On 6.12 the kernel also reserves as much; for later kernels see docs/without-hooks.md, "What is
-    lost".
+    On 6.12 the kernel also reserves as much memory; for later kernels see "What is lost" in
+    docs/without-hooks.md.
     """
-    khugepaged_after(loaded, "always 2048", "never 2048")  # at boot the kernel reserves less
+    khugepaged_after(loaded, "always 2048", "never 2048")  # first once: a boot reserves less
     writes = "never 2048", "always 64", "never 64", "always 2048", "never 2048"
     stock = khugepaged_after(loaded, *writes)
     assert stock[0][0] == "0" and stock[3][0] == "1"
@@ -381,7 +396,9 @@ KILLED = Path(__file__).with_name("killed.py")
 
 
 def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
-    """Return for killed.py, in turn: changes of the policy of "a", and an experiment in "a"."""
+    """Yield tasks for killed.py, in turn: changes of the policy of "a", and an experiment
+    in "a".
+    """
     for number in range(times):
         start, commands, end = f"{AFRESH}; {ON}", rng.sample(CHANGES_OF_A, 4), ":"
         if number % 2:
@@ -392,10 +409,12 @@ def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
 
 @pytest.mark.parametrize("times", [pytest.param(8), pytest.param(100, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
-    """Whatever is killed, neighbours get the enabled sizes; the lease or a reset ends all."""
+    """Whatever command is killed, processes without a policy get the enabled sizes, and the lease
+    or a reset ends everything.
+    """
     before, states = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), list[str]()
     tasks = [*kills(random.Random(times), 4 * times)]
-    # On a busy host a command may not have come far enough when it is killed.
+    # more tasks than `times`, as a busy host may kill a command before it has done anything
     while tasks and (len(states) < times or states.count("active") <= times / 4):
         some, tasks = tasks[: min(times, 25)], tasks[min(times, 25) :]
         with neighbours(given):
@@ -418,8 +437,8 @@ NO_TRACE = f"echo nop >{TRACING}/current_tracer; echo >{TRACING}/set_ftrace_filt
 @pytest.mark.parametrize(("begin", "end"), [(PROBE, NO_PROBE), (TRACE, NO_TRACE)])
 @pytest.mark.parametrize("first", (True, False))
 def test_who_traces_the_same_function(loaded: Guest, begin: str, end: str, first: bool) -> None:
-    """A tracer of the same function, before or after the module, works along with it, and each
-    detaches without harm to the other.
+    """A tracer of a hooked function works together with the module, whichever comes first, and each
+    of them can leave first.
     """
     must(loaded, f"echo >{TRACING}/trace")
     if first:
@@ -440,8 +459,8 @@ ENDS = f"echo 0 >{LIVEPATCH}/enabled; until rmmod mmpolicy_livepatch; do sleep 0
 
 
 def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
-    """If a livepatch of the same function comes first, the policy is refused; if it comes second,
-    the policy ends.
+    """If a livepatch of a function comes first, a policy is refused; if it comes second, the policy
+    ends.
     """
     busy = ("EBUSY",)
     must(loaded, f"echo always >{THP}/hugepages-32kB/enabled; modprobe mmpolicy_livepatch")
@@ -463,12 +482,12 @@ def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
     assert folios(loaded, DENSE) == [{3: 4096}]
 
 
-# The kernel's own writes
+# Memory that the kernel populates
 
 
 def test_memory_that_nobody_touches(loaded: Guest) -> None:
-    """Policies decide as usual for memory that the kernel populates, and that no
-    process touches.
+    """Policies decide also about memory that the kernel populates (MADV_POPULATE_WRITE), without a
+    fault by the process.
     """
     words = "map 4096 madvise 0 4096 23 folios 0 4096"  # MADV_POPULATE_WRITE
     for policy, order in (("fixed", 4), ("never", 0), ("vma_size", 4)):
@@ -483,8 +502,8 @@ def test_memory_that_nobody_touches(loaded: Guest) -> None:
     "rounds", [3, pytest.param(6, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.full)]
 )
 def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> None:
-    """While others fault and the module is loaded, switched and unloaded, no page holds foreign
-    data, and the kernel logs no bug.
+    """While the module is loaded, switched and unloaded under processes that fault, no page has
+    data of another process, and the kernel logs no bug.
     """
     storm(guest, rounds, 1, 4, hog_mib=0)
 
@@ -502,10 +521,10 @@ echo 20 >scan_sleep_millisecs; echo 20 >alloc_sleep_millisecs; echo 4096 >pages_
     [pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "traced-kasan")],
 )
 def test_a_thousand_rounds(machines: Machines, flavor: str, hundred: int) -> None:
-    """In a thousand rounds of one policy each, under faults, swap, reclaim and a khugepaged without
-    pauses, no page holds foreign data.
+    """In a thousand rounds with one policy each, under faults, swap, reclaim and a khugepaged that
+    hardly pauses, no page has data of another process.
 
-    Most of a round is waiting for the kernel, so the clock of this guest jumps.
+    Most of a round is waiting for the kernel, so this guest has a clock that jumps then.
     """
     guest = small(machines, flavor, accel="jumps")
     must(guest, KHUGEPAGED)

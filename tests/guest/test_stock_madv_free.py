@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
 """The point madv_free on Debian's own kernel, by ftrace.
 
-Tests of test_madv_free are imported, so that they run in this guest.
+Tests of test_madv_free.py are imported, so that they run in this guest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .test_madv_free import cases, keep, kept, switching
 from .tools import must
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 guest = test_stock_kernel.guest
 
@@ -35,7 +35,7 @@ NOT_HERE = {
     "test_cost",
     "test_rss_that_can_be_trusted",
 }
-# This process registers a memory notifier that sleeps for 5 s in madvise(); the syscall loads it.
+# A process with a memory notifier that sleeps for 5 s in madvise(): it loads the module with it.
 SLEEPER = """
 import ctypes, mmap, os, sys
 area = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -63,13 +63,13 @@ time.sleep(600)
 
 
 def test_a_process_pays_for_what_is_kept_of_it(loaded: Guest) -> None:
-    """The state that the policy keeps for a process, 32 kB, is charged to its cgroup."""
+    """The 32 kB that the policy keeps for a process are charged to the cgroup of the process."""
     group = test_madv_free.CGROUP
     must(loaded, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(loaded, f"echo cap >{POINT}/policy; mkdir -p {group}; mkfifo /run/go")
     inside = f"echo $$ >{group}/cgroup.procs; exec python3 -c {shlex.quote(KNOWN)} <>/run/go"
     job = loaded.start(f"exec sh -c {shlex.quote(inside)}")
-    # The kernel sums up its per-CPU counts every two seconds.
+    # wait for 3 s, as the kernel sums up the counts of its CPUs every two seconds
     kernel = f"until grep -qs {{}} {job.path}.out; do sleep 0.1; done; sleep 3; "
     kernel += f"awk '$1 == \"kernel\" {{{{ print $2 }}}}' {group}/memory.stat"
     before = int(must(loaded, kernel.format("begun")))
@@ -99,7 +99,9 @@ print([area[8 * mmap.PAGESIZE] for area in areas])
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
-    """Pages registered with io_uring are freed lazily, as in stock; the others are not."""
+    """Pages that are registered with io_uring are freed lazily, as at stock; other pages are freed
+    at once.
+    """
     must(loaded, madv_free.policy(name, **({"limit_mb": 0} if name == "cap" else {})))
     out = must(loaded, f"python3 -c {shlex.quote(PINNED)}")
     assert out.strip() == str([ord("x"), 0])
@@ -109,15 +111,15 @@ def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("limit_mb", (256, 1 << 20))
 def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
-    """By counted instructions, `cap` adds a bounded amount to a call on many page tables, in which
-    preemption is off.
+    """A call of madvise() on many page tables, in which preemption is off, takes only so many more
+    instructions under `cap` than under `eager`.
 
-    The call covers 8 GB with a page in each page table, or in one of 32; the second call finds the
-    tables empty. A millisecond of the guest is a million instructions. A call on 65,536 pages takes
-    88.3 million with `eager`, 88.8 with `cap`, and with either, interrupts add 0.7 million each:
-    not at all, once or up to five times. One call in fifty is 0.7 million below all others, so the
-    calls with the fewest interrupts are compared, the third from below of 7, 14 and up to 35
-    rounds, and medians have a bound of their own.
+    The call covers 8 GB, with a page in each page table or in one of 32; a second call finds the
+    tables empty. A million instructions are a millisecond of the guest. A call on 65,536 pages
+    takes 88.3 million with `eager`, and 88.8 with `cap`. Interrupts add 0.7 million each, none or
+    up to five per call, and one call in fifty is 0.7 million below all others. So calls with few
+    interrupts are compared, the third from below of 7, 14 and up to 35 rounds; medians have a limit
+    of their own.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     policies = [madv_free.policy("eager"), madv_free.policy("cap", limit_mb=limit_mb)]
@@ -153,8 +155,8 @@ while True:
 
 
 def least_ticks(guest: Guest, neighbour: str) -> float:
-    """Return the minimum of three runs, each so long that a few interrupts are below a percent of
-    it.
+    """Return the least instructions of three runs; each is so long that a few interrupts are below
+    one percent of it.
     """
     runs = [ran(guest, neighbour) for _ in range(3)]
     assert min(run["faults"] for run in runs) > 64000
@@ -164,7 +166,9 @@ def least_ticks(guest: Guest, neighbour: str) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("kilobytes", (2048, 128))
 def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
-    """A program that maps and frees takes little more CPU time next to such calls without end."""
+    """A program that maps and frees memory costs little more while another one makes such calls
+    without end.
+    """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, madv_free.policy("cap"))
     neighbour = madv_free.loop("malloc", 1, 8, 4096, 32)
@@ -201,8 +205,8 @@ TRACED = f"echo tracked_keep mmp_pages_lazy >{TRACING}/set_ftrace_filter"
 
 
 def test_the_keeper_has_a_budget(loaded: Guest) -> None:
-    """If a tenant has calls refused, the worker examines a bounded number of page tables per pass,
-    and all 3,001 in the end.
+    """If `cap` refuses calls of a cgroup, the module's worker looks at a limited number of page
+    tables in each pass, and in the end at all 3,001.
     """
     must(loaded, madv_free.policy("cap", limit_mb=12, per_cgroup=1))
     job = loaded.start(f"exec python3 -c {shlex.quote(REFUSED)}")
@@ -219,7 +223,9 @@ def test_the_keeper_has_a_budget(loaded: Guest) -> None:
 
 
 def test_who_is_told_of_removals(loaded: Guest) -> None:
-    """With a userfaultfd for remove events, a range is freed lazily, whatever the policy."""
+    """If a userfaultfd waits for events of removal in a range, the range is freed lazily under each
+    policy.
+    """
     for policy in "stock", "eager":
         must(loaded, f"echo {policy} >{POINT}/policy")
         found = ran(loaded, f"{workload('freecases')} told 4")
@@ -227,7 +233,7 @@ def test_who_is_told_of_removals(loaded: Guest) -> None:
 
 
 def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
-    """Unloading waits for a task that sleeps in a hooked call; the task can return from it."""
+    """Unloading waits for a task that sleeps in a hooked function, and the task returns from it."""
     must(guest, f"rmmod mmpolicy 2>/dev/null; modprobe mmpolicy; echo eager >{POINT}/policy")
     module = must(guest, "modinfo -n mmpolicy_slow_notifier").strip()
     job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(SLEEPER)} {module}")
@@ -240,6 +246,6 @@ def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
 
 
 def test_nothing_is_lost_while_switching_here(loaded: Guest) -> None:
-    """While policies switch, no data is lost on this kernel, which has no lockdep."""
+    """While policies switch, no data is lost; this kernel has no lockdep to check locks."""
     with switching(loaded, 8, reload=3):
         kept(loaded.run(keep(8, 2), 400))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Costs and savings of access patterns on each of Debian's kernels agree with those on 6.12."""
+"""Costs and savings by pattern on each of Debian's kernels are near those on 6.12."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .limits import Repeated
 
 pytestmark = [pytest.mark.full, pytest.mark.amd64("compares with figures of amd64")]
 
-# docs/testing.md says how it was made.
+# docs/testing.md says how this file was made.
 FIGURES = Results.resume(TREE / "docs/img/anon_order_stock.json", "anon_order", {})
 OFF, SIZES, *POLICIES = FIGURES.arms()  # all sizes off, the kernel's own 64 kB, policies
 FIXED = POLICIES[0]
@@ -25,7 +25,7 @@ LIMIT = 1.03
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines, stock: str) -> Repeated:
-    """Return these arms on the kernel under test."""
+    """Return a measurement of these arms on the kernel under test."""
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -37,7 +37,7 @@ def results(all_machines: Machines, stock: str) -> Repeated:
 
 
 def beside(run: Results, arm: str, base: str, case: str, key: str) -> float:
-    """Return the cost of an arm as a multiple of another, and that multiple on 6.12."""
+    """Return the ratio of two arms on this kernel, divided by their ratio on 6.12."""
     return run.ratio(arm, base, case, key) / FIGURES.ratio(arm, base, case, key)
 
 
@@ -49,9 +49,10 @@ def apart(ratio: float) -> float:
 @pytest.mark.parametrize("case", PATTERNS)
 @pytest.mark.parametrize("arm", POLICIES)
 def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
-    """Faults and memory, relative to all sizes off, are as on 6.12; instructions are not above.
+    """Faults and memory of a policy, compared with all sizes off, are as on 6.12, and instructions
+    are not higher.
 
-    A fault of one page costs more on other kernels, so that all larger ones look cheaper there.
+    A fault of one page costs more on later kernels, so all larger folios look cheaper there.
     """
     for key in ("faults", "kb"):
         assert apart(beside(results.run(), arm, OFF, case, key)) <= LIMIT
@@ -59,10 +60,10 @@ def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
 
 
 # With its own sizes, a kernel sometimes takes twice as many instructions for a pattern, mostly for
-# the first one. `fixed` then looks far cheaper than it is, which this test accepts.
+# the first one. `fixed` then looks far cheaper than it is; this test accepts that.
 @pytest.mark.parametrize("case", PATTERNS[1:])
 def test_beside_the_own_sizes(results: Repeated, case: str) -> None:
-    """The policy `fixed` costs an equal multiple of the kernel's own folios of 64 kB."""
+    """The ratio of `fixed` to the kernel's own folios of 64 kB is as on 6.12."""
 
     def figure(run: Results) -> float:
         ratio = beside(run, FIXED, SIZES, case, "ticks")

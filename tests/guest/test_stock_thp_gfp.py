@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point thp_gfp on Debian's own kernel, by ftrace: the flags used, and their effect."""
+"""The point thp_gfp on Debian's own kernel, by ftrace: the gfp flags that it uses, and
+their effect.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from .test_thp_gfp import (
 from .tools import ROOT, THP, TRACING, must, ops_command
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 PROBES = f"{TRACING}/events/kprobes"
 guest = test_stock_kernel.guest
@@ -36,11 +38,11 @@ in_full_cgroup = test_thp_gfp.in_full_cgroup
 
 @pytest.fixture
 def kernel(stock: str) -> str:
-    """Return Debian's own kernel."""
+    """Return the name of Debian's own kernel, for the imported tests."""
     return stock
 
 
-# The imported tests that run here; others need the hooks, or guests of their own.
+# Imported tests that are left out: they need the hooks, or guests of their own.
 NOT_HERE = {
     "test_missing_callback_is_refused",
     "test_slot_of_another_is_left_alone",
@@ -56,11 +58,11 @@ globals().update({name: vars(test_thp_gfp)[name] for name in names})
 
 @pytest.mark.full
 def test_a_pinned_node(all_machines: Machines, stock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with the hooks, a pinned node costs no reclaim, gives nearly all huge pages, and
-    `only_compact_any` costs as much as stock.
+    """With ftrace as with the hooks, a pinned node costs no reclaim, nearly all huge pages are
+    allocated, and `only_compact_any` costs little more than stock.
 
-    Measured 1.0014 of stock, as the hook is a call here. The arm legacy needs the hooks, so it is
-    missing.
+    Measured: 1.0014 of stock, as a hook by ftrace is a call. The arm legacy needs the hooks, so it
+    is not measured.
     """
     all_machines.end()
     monkeypatch.setenv(ONE_KERNEL, stock)
@@ -75,8 +77,8 @@ SIZES = f"echo always >{THP}/enabled; echo always >{THP}/hugepages-64kB/enabled"
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """Reclaim for huge pages is counted under a policy that reclaims, so
-    test_light_reclaims_nothing can fail.
+    """Under a policy that reclaims, reclaim for huge pages is counted. Otherwise
+    test_light_reclaims_nothing could not fail.
     """
     switch(two_nodes, "relaxed")
     assert reclaimed(touched(two_nodes, SPARSE))
@@ -84,7 +86,7 @@ def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
 
 
 def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
-    """Return the gfp flags of folios of each size in faults; MADV_HUGEPAGE is 14."""
+    """Return the gfp flags with which faults request folios, by order; advice: for madvise()."""
     program = f"map 1024 madvise 0 1024 {advice}" if advice > 0 else "map 1024"
     must(guest, f"echo {defrag} >{THP}/defrag; echo '{ASKED_WITH}' >{TRACING}/kprobe_events")
     must(guest, f"echo 'order > 0' >{PROBES}/asked/filter; echo 1 >{PROBES}/enable")
@@ -99,7 +101,9 @@ def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
 
 
 def test_flags_are_those_of_defrag(loaded: Guest) -> None:
-    """light has the gfp flags of defrag=never, relaxed those of always, whatever defrag is."""
+    """Whatever `defrag` is, `light` uses the gfp flags of defrag=never, and `relaxed` those of
+    always.
+    """
     must(loaded, SIZES)
     never, always = flags(loaded, "never"), flags(loaded, "always")
     assert set(never) == set(always) == {4, 9}
@@ -114,4 +118,4 @@ def test_flags_are_those_of_defrag(loaded: Guest) -> None:
     assert flags(loaded, "always", MADVISED)[9] == asking[9] != always[9]
     must(loaded, "echo a >/sys/kernel/mmpolicy/profiles/create")
     must(loaded, f"echo relaxed >{ROOT}/profiles/a/thp_gfp/policy")
-    assert flags(loaded, "never") == never  # of an unbound process
+    assert flags(loaded, "never") == never  # without a policy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels, a process that blocks delays neither a file nor the reset."""
+"""On Debian's own kernels, a process that blocks in a fault delays neither a file nor a reset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_stock_closed import fentry
 from .tools import ROOT, back_to_boot, folios, must
 
 pytestmark = pytest.mark.flavor("cloud")
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 
 DEFAULT = f"{ROOT}/profiles/default"
 POLICY = f"{DEFAULT}/anon_order/policy"
@@ -30,7 +30,7 @@ HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Guest:
-    """The guest of test_stock_kernel.py; the module is not loaded."""
+    """Return the guest of test_stock_kernel.py; the module is not loaded."""
     guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
@@ -38,15 +38,17 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def quick(loaded: Guest) -> Guest:
-    """Let a write wait for its default time, and not as long as in other tests."""
+    """Return a guest where writes wait for hooks as long as by default; other tests wait longer."""
     must(loaded, f"echo 400 >{WAIT}")
     return loaded
 
 
 @contextmanager
 def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
-    """Run a program that user space blocks, from the moment at which it reports that."""
-    must(guest, "rm -f /run/held")  # else the file of the last test would count
+    """Run a program that blocks, during a `with` block that begins when the program has printed
+    `ready`.
+    """
+    must(guest, "rm -f /run/held")  # the file of an earlier test
     job = guest.start(f"exec {command} >/run/held")
     try:
         must(
@@ -59,16 +61,17 @@ def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
 
 
 def stacks(guest: Guest, name: str) -> str:
-    """Return the kernel stacks of all threads of a program."""
+    """Return the kernel stacks of all threads of the program with this name."""
     found = must(guest, f"for pid in $(pidof {name}); do cat /proc/$pid/task/*/stack; done")
     assert found
     return found
 
 
 def each_answers(guest: Guest) -> None:
-    """Check that no write and no read waits for a process that user space blocks.
+    """Check that no write and no read of the module's files waits for a blocked process.
 
-    Ten seconds are for a busy host: a file that waits here waits until the process is killed.
+    The limit is ten seconds, as the host may be busy: a file that waits would wait until the
+    process is killed.
     """
     writes = ["echo 5 >{0}/anon_order/min_available_percent", "echo stock >{0}/anon_order/policy"]
     for write in [
@@ -82,13 +85,13 @@ def each_answers(guest: Guest) -> None:
 
 
 def becomes(guest: Guest, state: str, within: int = 60) -> None:
-    """Wait until the file "state" has this text."""
+    """Wait until the file `state` has this text, at most `within` seconds."""
     until = f"until grep -q {state} {ROOT}/state; do sleep 0.1; done"
     must(guest, f"timeout -s KILL {within} sh -c {shlex.quote(until)}")
 
 
 def is_over(guest: Guest) -> None:
-    """Check that no hook is left in the kernel, and that the module can be unloaded."""
+    """Check that all is stock, that no hook is left, and that the module can be unloaded."""
     becomes(guest, "stock")
     assert "mmp" not in must(guest, HOOKED)
     must(guest, "timeout -s KILL 60 rmmod mmpolicy")
@@ -99,8 +102,8 @@ KINDS = [(kind, False) for kind in ("huge", "small", "read", "wp", "minor", "for
 
 @pytest.mark.parametrize(("kind", "time_faults"), [*KINDS, ("small", True)])
 def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
-    """A fault that waits for a dead userfaultfd handler has no function of the module
-    on its stack.
+    """If a fault waits for a userfaultfd that nobody serves, no function of the module is on its
+    stack, so nothing waits for it.
     """
     if time_faults:
         must(
@@ -123,7 +126,7 @@ def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
 
 
 def test_a_thousand_userfaultfds(quick: Guest) -> None:
-    """With a thousand userfaultfds that block faults, no file waits either."""
+    """If a thousand faults wait for userfaultfds, no file of the module waits either."""
     must(quick, f"echo never >{POLICY}")
     with held(quick, f"{workload('uffd')} small 300"):
         each_answers(quick)
@@ -142,7 +145,9 @@ STOPPED = {
 
 @pytest.mark.parametrize("how", STOPPED)
 def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
-    """If one process faults all the time and is stopped wherever it is, no file waits."""
+    """If a process that faults all the time is stopped at any place, no file of the module
+    waits.
+    """
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
     faults = f"{workload('ops')} map 4096 touch 0 4096"
@@ -163,20 +168,20 @@ def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
 
 
 def waits_for_tasks(guest: Guest) -> bool:
-    """Return whether the kernel waits until each task has left the code that it was in.
+    """Return whether the kernel waits until each task has left the code that it is in.
 
-    Without preemption, as on arm64 before Linux 7, a call of cond_resched() in the task ends the
-    wait, so no task that stays in the kernel delays it.
+    Without preemption, as on arm64 before Linux 7, a task ends this wait by cond_resched(), so no
+    task in the kernel delays it.
     """
     return not guest.run("grep -q ' synchronize_rcu_tasks$' /proc/kallsyms").rc
 
 
 @pytest.fixture
 def busy(quick: Guest) -> Iterator[Guest]:
-    """Return a guest where a policy is on, and a process then stays in the kernel nearly all the
-    time.
+    """Return a guest where a policy is on, and a process has since then been in the kernel nearly
+    all the time.
     """
-    hung = "/proc/sys/kernel/hung_task_timeout_secs"  # the kernel itself waits, too
+    hung = "/proc/sys/kernel/hung_task_timeout_secs"  # off, as the kernel's own wait is long
     must(quick, f"[ ! -e {hung} ] || {{ cat {hung} >/run/hung && echo 0 >{hung}; }}")
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
@@ -191,15 +196,15 @@ def busy(quick: Guest) -> Iterator[Guest]:
     ids=["lease", "reset"],
 )
 def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, state: str) -> None:
-    """If a process stays in the kernel, all is stock at once, and the state shows the work left and
-    the process that delays it.
+    """If a process stays in the kernel, all is at stock at once; files show that hooks are still
+    being detached, and which process delays it.
     """
     found = ran(busy, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["on_ms"] <= LATEST_MS
     delayed = waits_for_tasks(busy)
     becomes(busy, state if delayed or state == "expired" else "stock", 10)
     assert "[stock]" in must(busy, f"cat {POLICY}")
-    if delayed:  # by no more than the last of the grace periods, which runs without a hook
+    if delayed:  # only by the last grace period, in which no hook is left
         must(busy, f"until grep -q busy {ROOT}/blockers; do sleep 0.1; done", 30)
     if state == "expired":
         must(busy, f"timeout -s KILL 10 sh -c 'echo 1 >{ROOT}/reset'")
@@ -210,7 +215,7 @@ def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, s
 
 
 def test_the_last_choice_counts(busy: Guest) -> None:
-    """However often the choice changes, the last one counts; the kernel follows when it can."""
+    """However often a policy is chosen, the last choice counts; the hooks follow when they can."""
     for policy in ("stock", "never", "stock", "fixed", "stock", "fixed"):
         must(busy, f"timeout -s KILL 10 sh -c 'echo {policy} >{POLICY}'")
     assert "[fixed]" in must(busy, f"cat {POLICY}")
@@ -221,10 +226,10 @@ def test_the_last_choice_counts(busy: Guest) -> None:
 
 
 def test_sixteen_at_two_cpus(quick: Guest) -> None:
-    """Sixteen busy processes on two CPUs delay no file, and a reset by at most a grace period per
-    group of hooked functions.
+    """Sixteen busy processes on two CPUs delay no file. They delay a reset by at most one grace
+    period for each group of hooked functions.
 
-    arm64 has one more group, the functions that fold blocks.
+    arm64 has one group more, of the functions that fold blocks.
     """
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
@@ -246,8 +251,8 @@ def test_sixteen_at_two_cpus(quick: Guest) -> None:
 
 
 def test_an_error_that_comes_later(quick: Guest) -> None:
-    """If another user takes a function after a write that did not wait for its hook, the error is
-    reported later.
+    """If another user takes a function after a write that has not waited for its hook, a file
+    reports the error later.
     """
     must(quick, f"echo 0 >{WAIT}")
     with fentry(quick, "do_anonymous_page") as there:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Faulting threads while the module is loaded, switches everything, and is unloaded, repeatedly."""
+"""Threads that fault while the module is loaded, switches all policies, and is unloaded,
+in rounds.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,18 @@ from lab.programs import ran, workload
 from .conftest import Machines
 from .tools import checkers, must
 
-SECONDS = 20.0  # each test, about
+SECONDS = 20.0  # rough duration of each test, for the schedule
 AT_ONCE = 4
 TRIES = 4
-PLACE = "/run"  # in memory: where the clock jumps, each wait for a file of the host is long
+PLACE = "/run"  # in memory, as files of the host are slow where the guest's clock jumps
 PRESSED = ("pswpout", "pgscan_direct", "compact_stall")
 
 
 def storm(
     guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int, *more: str
 ) -> dict[str, int]:
-    """Run a storm: no page may hold foreign data, and the kernel's checkers must report no bug.
-
-    Returns the number of rounds with an event.
+    """Run rounds of the storm: no page may get data of another process, and the kernel's checkers
+    must report no bug. Return how many rounds had each event.
     """
     must(guest, f"cp {workload('storm')} $(modinfo -n mmpolicy) {PLACE} && {ALWAYS}")
     words = [f"{PLACE}/mmpolicy.ko", rounds, processes, threads, hog_mib, *more]
@@ -43,20 +44,20 @@ def storm(
 
 @checkers("rounds", 200, kasan=20, kcsan=100)
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
-    """A storm of threads of one process, with memory to spare, corrupts no page."""
+    """A storm of threads of one process, with enough memory, changes no data of a page."""
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
 
 
 def small(machines: Machines, flavor: str, **needs: str) -> Guest:
-    """Return a guest with two nodes and less memory than a storm uses."""
+    """Return a guest with two nodes, and less memory than a storm uses."""
     return machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G", **needs)
 
 
 def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int]:
-    """Run a storm of processes on two nodes, with less memory than they use: swap, compaction,
-    reclaim.
+    """Run a storm of processes on two nodes with too little memory, so that the kernel swaps,
+    compacts and reclaims. Return how many rounds had each event.
 
-    In a short storm kswapd may keep up, so that no process reclaims: then the storm is repeated.
+    If a storm is short, kswapd may keep up, so that no process reclaims: then repeat it.
     """
     free = int(must(guest, "sed -n 's/^MemAvailable: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"))
     seen: dict[str, int] = {}
@@ -70,15 +71,15 @@ def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int
 
 @checkers("rounds", 5, kasan=6, kcsan=6)
 def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
-    """A storm under memory pressure corrupts no page, on the kernels with checkers."""
+    """A storm under memory pressure changes no data of a page, on the kernels with checkers."""
     storm_under_pressure(small(machines, flavor), rounds)
 
 
 @pytest.mark.full
 @pytest.mark.flavor("kcsan")
 def test_planted_race(machines: Machines) -> None:
-    """KCSAN reports a race that is planted between two threads; otherwise the storms would prove
-    little.
+    """KCSAN reports a race that the test plants between two threads. Otherwise silence in the
+    storms would prove little.
     """
     guest = machines.get("kcsan", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")
@@ -89,8 +90,8 @@ def test_planted_race(machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.config("PAGE_POOL_STATS")
 def test_a_thousand_loads(machines: Machines) -> None:
-    """A thousand loads and unloads pass under page_pool refills, faults and frees, swap, compaction
-    and reclaim.
+    """The module is loaded and unloaded a thousand times without a bug, under refills of page_pool,
+    faults, frees, swap, compaction and reclaim.
     """
     guest = small(machines, "patched")
     must(guest, f"modprobe mmpolicy_page_pool && {bulk.parameters('single=0 rounds=20')}")

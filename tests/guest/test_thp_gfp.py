@@ -23,12 +23,12 @@ COMPACT_ONLY = ("only_compact", "only_compact_any")
 CGROUP = "/sys/fs/cgroup/thp_gfp"
 MPOL_PREFERRED, MPOL_BIND, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY = 1, 2, 3, 5
 NO_ADVICE = -1
-REMOTE = 1  # the CPU is on node 0
+REMOTE = 1  # the node without the CPU, which is on node 0
 
-# Little is left on both nodes, the rest is swappable; one page in 2 MiB is touched.
+# Free memory on both nodes is `LITTLE` MiB, the rest is swappable; one page in 2 MiB is touched.
 LITTLE = 39 + 29
 SPARSE = f"hold -39 0 hold -29 1 map 100 {MADVISED} touch 512"
-# Free memory is in holes of three pages between pinned ones, but for the reserves.
+# Free memory, except the reserves, is in holes of three pages between pinned pages.
 CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map 100 {MADVISED} touch 1"
 
 
@@ -41,17 +41,18 @@ echo 0 >/proc/sys/vm/watermark_boost_factor
 
 @pytest.fixture
 def kernel() -> str:
-    """Return the kernel; test_stock_thp_gfp has others."""
+    """Return the name of the kernel; test_stock_thp_gfp.py replaces this fixture."""
     return "patched"
 
 
 def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
     """Return a guest with two nodes and swap; the module is loaded, all stock.
 
-    No CPU keeps more than a few free pages for itself, so that free memory is known, and no
-    background compaction or reclaim runs. A distribution's kernel itself takes more. Those of arm64
-    reserve 64 MiB for DMA, which movable folios may take, but no page table: if only such memory is
-    left, the kernel reclaims for the page table of a huge page, whatever the policy.
+    The amount of free memory is known: no CPU keeps more than a few free pages for itself, and
+    nothing compacts or reclaims in the background. A distribution's kernel takes more memory
+    itself, so the guest has more. Kernels of arm64 would reserve 64 MiB for DMA (cma), which
+    movable folios may take, but no page table: the kernel would reclaim for the page table of a
+    huge page under each policy.
     """
     mem = "640M" if kernel == "patched" else "800M"
     guest = machines.get(kernel, mem=mem, append="cma=0", **needs)
@@ -62,12 +63,14 @@ def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
 
 @pytest.fixture
 def two_nodes(machines: Machines, kernel: str) -> Guest:
-    """Return a guest with two nodes of 320 MiB and one CPU."""
+    """Return a guest with two nodes of 320 MiB, and one CPU on the first of them."""
     return of_nodes(machines, kernel, cpus=1, **NEEDS)
 
 
 def outcomes(guest: Guest) -> dict[str, int] | None:
-    """Return the module's counters of results of attempts, which need the hooks; otherwise None."""
+    """Return the module's counters of attempts and their results; None without the hooks, as it
+    cannot count them then.
+    """
     counted = counters(guest, bench.POINT)
     if must(guest, f"cat {ROOT}/provider") == "hooks\n":
         return counted
@@ -76,7 +79,7 @@ def outcomes(guest: Guest) -> dict[str, int] | None:
 
 
 def switch(guest: Guest, policy: str) -> None:
-    """Switch the point."""
+    """Choose a policy of thp_gfp in the default profile."""
     must(
         guest,
         f"echo {policy} >/sys/kernel/mmpolicy/profiles/default/{bench.POINT}/policy",
@@ -84,7 +87,9 @@ def switch(guest: Guest, policy: str) -> None:
 
 
 def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
-    """Run nodes; each page holds the data written."""
+    """Run the workload nodes, and check that each page has the data that was written to it; return
+    its figures.
+    """
     command = f"{before} && exec {workload('nodes')} {words}"
     found = ran(guest, f"sh -c {shlex.quote(command)}")
     assert found["mismatches"] == 0
@@ -92,30 +97,32 @@ def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
 
 
 def reclaimed(found: dict[str, int]) -> dict[str, int]:
-    """Return all signs of memory taken from others: empty if there are none."""
+    """Return the counters in the figures of a run that show that memory was taken from others; {}
+    if there are none.
+    """
     starts = ("pgscan_", "pgsteal_", "pswpout", "allocstall", "oom_kill")
     return {key: n for key, n in found.items() if key.startswith(starts)}
 
 
 def for_large(guest: Guest) -> int:
-    """Return how often large folios caused reclaim, as the module counts it."""
+    """Return how often large folios have caused reclaim, by the module's counters."""
     return sum(n for key, n in counters(guest, bench.POINT).items() if key.endswith("_large"))
 
 
-# No reclaim for a large folio
+# Large folios must cause no reclaim
 
 
 @pytest.mark.parametrize("policy", (*COMPACT_ONLY, "light"))
 def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
-    """Huge pages cause no reclaim by tasks or kswapd; free memory above the watermarks is used for
-    them.
+    """Huge pages cause no reclaim by tasks or by kswapd. If memory above the watermarks is free, it
+    is used for them.
     """
     switch(two_nodes, policy)
     found = touched(two_nodes, SPARSE)
     counted = counters(two_nodes, bench.POINT)
     taken = reclaimed(found)
-    # A CPU takes two huge pages from a node at a time, whatever the watermark. So base pages may
-    # wake kswapd, where they find no other node.
+    # A CPU takes two huge pages at a time from a node, whatever the watermark. Base pages may then
+    # wake kswapd under this policy, as they find no memory on the other node.
     assert taken == {} or (policy == "only_compact_any" and counted["kswapd_base"] > 0)
     assert "pgscan_direct" not in taken
     assert pages(found, least=9) > 0
@@ -133,7 +140,9 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """Under a policy that reclaims, this load reclaims, so the test above can fail."""
+    """Under a policy that reclaims, this load causes reclaim. Otherwise the test above could not
+    fail.
+    """
     switch(two_nodes, "relaxed")
     found = touched(two_nodes, SPARSE)
     assert reclaimed(found)["pgscan_direct"] > 0
@@ -143,8 +152,8 @@ def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
-    """Where only single pages are free, orders 2 to 4 fall back to base pages, without reclaim and
-    without an OOM kill.
+    """If only single pages are free, folios of orders 2 to 4 fall back to base pages, without
+    reclaim and without an OOM kill.
     """
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
@@ -160,7 +169,7 @@ def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
-    """With free memory, all is in folios of the largest size, from the local node."""
+    """If memory is free, all folios have the largest size that is enabled, on the local node."""
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1")
@@ -172,7 +181,7 @@ def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
 
 @pytest.fixture
 def enter(two_nodes: Guest) -> Iterator[str]:
-    """Return a command that moves its shell into a new cgroup."""
+    """Make a cgroup; return a shell command that moves the shell into it."""
     must(two_nodes, "echo +memory +cpuset >/sys/fs/cgroup/cgroup.subtree_control")
     must(two_nodes, f"mkdir {CGROUP}")
     yield f"echo $$ >{CGROUP}/cgroup.procs"
@@ -181,9 +190,10 @@ def enter(two_nodes: Guest) -> Iterator[str]:
 
 @pytest.fixture
 def in_full_cgroup(two_nodes: Guest, enter: str) -> Iterator[Callable[[], dict[str, int]]]:
-    """Run a load in a cgroup that has little room, with page cache of an empty device.
+    """Return a function that runs a load in a cgroup with little room, which has page cache, too;
+    it returns the figures of the run.
 
-    khugepaged does not collapse the sparse memory of the load.
+    khugepaged may not fill missing pages, so it leaves the sparse memory of the load as it is.
     """
     must(two_nodes, f"echo 0 >{KHUGEPAGED}/max_ptes_none")
     must(two_nodes, f"echo 100M >{CGROUP}/memory.max")
@@ -198,8 +208,8 @@ def in_full_cgroup(two_nodes: Guest, enter: str) -> Iterator[Callable[[], dict[s
 def test_cgroup_at_its_limit(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]], policy: str
 ) -> None:
-    """In a cgroup at its limit, page cache and memory stay, as base pages are enough, and as under
-    `light`.
+    """In a cgroup at its limit, huge pages cause no reclaim of page cache or memory, as base pages
+    are enough.
     """
     switch(two_nodes, "light")
     light = in_full_cgroup()
@@ -214,8 +224,8 @@ def test_cgroup_at_its_limit(
 def test_reclaim_in_a_cgroup_is_counted(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]]
 ) -> None:
-    """Under a policy that reclaims, this load reclaims in the cgroup, so the test above
-    can fail.
+    """Under a policy that reclaims, this load causes reclaim in the cgroup. Otherwise the test
+    above could not fail.
     """
     switch(two_nodes, "relaxed")
     found = in_full_cgroup()
@@ -226,7 +236,9 @@ def test_reclaim_in_a_cgroup_is_counted(
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 @pytest.mark.parametrize("order", [9, 4])
 def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> None:
-    """No large folio exceeds memory.high of an ancestor: no page is scanned or swapped for it."""
+    """A large folio that would exceed memory.high of an ancestor is not allocated: nothing is
+    scanned or swapped for it.
+    """
     must(two_nodes, f"{SMALL_SIZES}" if order < 9 else ":")
     must(two_nodes, f"echo 40M >{CGROUP}/memory.high; mkdir {CGROUP}/below")
     switch(two_nodes, policy)
@@ -245,7 +257,7 @@ def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> N
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) -> None:
-    """Base pages above memory.high reclaim as before, and the program goes on."""
+    """Base pages above memory.high cause reclaim as at stock, and the program goes on."""
     must(two_nodes, f"echo 40M >{CGROUP}/memory.high")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 64 {MADVISED} touch 1", enter)
@@ -258,7 +270,9 @@ def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) 
 
 @pytest.mark.parametrize("policy", ("stock", *POLICIES))
 def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
-    """Memory bound to the other node comes from there, in huge pages; interleaving alternates."""
+    """Memory that is bound to the other node comes from there, in huge pages; interleaved memory
+    comes from both.
+    """
     switch(two_nodes, policy)
     for words in (
         f"mbind {MPOL_BIND} 2",
@@ -275,7 +289,9 @@ def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("how", ["mbind", "set_mempolicy"])
 def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
-    """`only_compact` allocates from the node that the application prefers, even if it is full."""
+    """`only_compact` allocates huge pages only on the node that the application prefers; if it is
+    full, base pages are used.
+    """
     switch(two_nodes, "only_compact")
     words = f"crumbs -10 1 4 map 100 {MADVISED} {how} {MPOL_PREFERRED} 2 touch 1"
     found = touched(two_nodes, words)
@@ -287,7 +303,7 @@ def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: str) -> None:
-    """On a CPU of a node without memory, huge pages come from another node."""
+    """If the node of a CPU has no memory, huge pages come from another node."""
     guest = of_nodes(machines, kernel, cpus=2, swap="1G", nodes=2, bare=1)
     assert must(guest, "cat /sys/devices/system/node/has_memory").strip() == "0"
     switch(guest, policy)
@@ -297,7 +313,7 @@ def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: s
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "relaxed"))
 def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> None:
-    """Huge pages come from the node that the cpuset allows, even if it is not the CPU's."""
+    """Huge pages come from the node that the cpuset allows, although the CPU is on another one."""
     must(two_nodes, f"echo {REMOTE} >{CGROUP}/cpuset.mems")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1", enter)
@@ -306,8 +322,8 @@ def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> 
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "light"))
 def test_full_node_that_is_bound_to(two_nodes: Guest, policy: str) -> None:
-    """If the node that memory is bound to is full, base pages come from this node, and none from
-    the other.
+    """If memory is bound to a node that is full, base pages come from this node, and nothing from
+    the other one.
     """
     switch(two_nodes, policy)
     words = f"crumbs -10 1 4 map 100 {MADVISED} mbind {MPOL_BIND} 2 touch 1"
@@ -322,11 +338,11 @@ def test_areas_without_huge_pages(two_nodes: Guest, policy: str) -> None:
     assert pages(touched(two_nodes, f"map 16 {NO_HUGE} touch 1"), least=1) == 0
 
 
-# Allocations without a policy
+# Allocations for which no policy is asked
 
 
 def test_collapse_on_request(two_nodes: Guest) -> None:
-    """MADV_COLLAPSE collapses as without a policy."""
+    """Under `light`, MADV_COLLAPSE collapses all memory, and the policy is not asked."""
     switch(two_nodes, "light")
     found = touched(two_nodes, f"map 40 {NO_ADVICE} write collapse")
     assert pages(found, least=9) == 10240
@@ -334,7 +350,7 @@ def test_collapse_on_request(two_nodes: Guest) -> None:
 
 
 def test_khugepaged(two_nodes: Guest) -> None:
-    """khugepaged collapses as without a policy."""
+    """Under `light`, khugepaged collapses all memory, and the policy is not asked."""
     switch(two_nodes, "light")
     must(two_nodes, f"echo 0 >{THP}/khugepaged/scan_sleep_millisecs")
     done = "grep -q 'AnonHugePages: *16384' /proc/$PPID/smaps_rollup"
@@ -345,7 +361,9 @@ def test_khugepaged(two_nodes: Guest) -> None:
 
 
 def test_shmem(two_nodes: Guest) -> None:
-    """Shared memory reclaims for huge pages where it was advised, whatever the policy."""
+    """Under `light`, shared memory with MADV_HUGEPAGE still reclaims for huge pages, as the policy
+    is not asked.
+    """
     must(two_nodes, f"echo advise >{THP}/shmem_enabled")
     switch(two_nodes, "light")
     found = touched(two_nodes, f"hold -8 0 hold -8 1 share 40 {MADVISED} touch 1")
@@ -359,14 +377,18 @@ def test_shmem(two_nodes: Guest) -> None:
 
 
 def test_missing_callback_is_refused(two_nodes: Guest) -> None:
-    """The kernel accepts all callbacks or none, so a hook need not check for missing ones."""
+    """The kernel accepts a module's callbacks only if none is missing, so hooks need not check
+    each.
+    """
     refused = two_nodes.run("rmmod mmpolicy; modprobe thp_gfp_legacy incomplete=1")
     assert refused.rc != 0 and "Invalid argument" in refused.out
     must(two_nodes, "modprobe mmpolicy")
 
 
 def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
-    """A module that was refused unregisters no other one: mmpolicy is still asked."""
+    """If the kernel refuses the callbacks of a second module, those of mmpolicy stay, and are still
+    called.
+    """
     switch(two_nodes, "light")
     refused = two_nodes.run("modprobe thp_gfp_legacy")
     assert refused.rc != 0 and "busy" in refused.out
@@ -374,14 +396,14 @@ def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
     assert counters(two_nodes, bench.POINT)["attempts"] >= 8
 
 
-# Cost: fresh guests that count instructions
+# Cost, in new guests that count instructions
 
 
 def any_to_stock(results: Results, case: bench.Case) -> float:
-    """Return the instructions of `only_compact_any`, as a multiple of stock's.
+    """Return the ratio of the instructions of `only_compact_any` to those at stock.
 
-    Guests repeat to 0.0006. But where the host is busy, one in some eighty counts up to 0.04 less
-    than the others, never more. So both run twice, and the larger number counts.
+    Guests repeat to 0.0006. But on a busy host, one guest in some eighty counts up to 0.04 less
+    than the others, and none more. So both run twice, and the larger number counts.
     """
     ours, stock = (
         max(bench.take(case, arm).values["ticks"], results.value(arm, case.name, "ticks"))
@@ -391,7 +413,7 @@ def any_to_stock(results: Results, case: bench.Case) -> float:
 
 
 def check_had(results: Results, case: bench.Case) -> None:
-    """Check that nearly all possible huge pages come, from one node or from both,
+    """Check that nearly all huge pages that are possible are allocated, from one node or from both,
     without reclaim.
     """
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
@@ -404,11 +426,11 @@ def check_had(results: Results, case: bench.Case) -> None:
 
 
 def check_pinned(case: bench.Case, limit: float) -> None:
-    """Check a full node: with the local node alone, the search for folios fails without reclaim;
-    with any node, it costs as much as stock.
+    """Check a node full of pinned memory: `only_compact` searches in vain without reclaim, and
+    `only_compact_any`, which may take the other node, costs as much as stock.
 
-    The limit is relative to stock, which takes the other node at once. Legacy is no reference:
-    without MGLRU it reclaims, but how much depends on when kswapd runs.
+    limit: for `only_compact`, relative to stock, which takes the other node at once. The arm legacy
+    cannot be the reference: without MGLRU it reclaims, and how much depends on when kswapd runs.
     """
     case = replace(case, setup=f"{WITHOUT_LRU_GEN}; {case.setup}")
     results = bench.run([case], ("stock", "legacy", *COMPACT_ONLY))
@@ -419,14 +441,14 @@ def check_pinned(case: bench.Case, limit: float) -> None:
 
 
 def test_pinned_node(all_machines: Machines) -> None:
-    """Map more than a small node full of pinned memory has left; defrag=always."""
+    """With defrag=always, a program maps more than a small node full of pinned memory has left."""
     all_machines.end()
     check_pinned(bench.SMALL_PINNED, 3.2)
 
 
 def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
-    """With the local node full of pinned memory, nearly all huge pages come from the other node,
-    without useless attempts on this one.
+    """If the local node is full of pinned memory, nearly all huge pages come from the other node,
+    and no attempts are wasted on the local one.
     """
     all_machines.end()
     case = bench.FULL_OF_PINNED
@@ -437,7 +459,9 @@ def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
 
 @pytest.mark.full
 def test_larger_pinned_node(all_machines: Machines) -> None:
-    """The same holds on a larger node, with MADV_HUGEPAGE."""
+    """A larger node full of pinned memory gives the results of the small one, with
+    MADV_HUGEPAGE.
+    """
     all_machines.end()
     check_pinned(bench.PINNED, 4.5)
 
@@ -445,7 +469,7 @@ def test_larger_pinned_node(all_machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_overload_in_full(all_machines: Machines, policy: str) -> None:
-    """Where base pages reclaim anyway, large folios add no reclaim."""
+    """If base pages cause reclaim anyway, large folios add none."""
     all_machines.end()
     results = bench.run([bench.TOO_MUCH], ("off", policy))
     off, ours = (
@@ -456,7 +480,7 @@ def test_overload_in_full(all_machines: Machines, policy: str) -> None:
         for arm in ("off", policy)
     )
     assert off > 100_000
-    assert ours <= 1.1 * off  # kswapd may stop at one place or the other
+    assert ours <= 1.1 * off  # when kswapd stops differs between runs
     swapped = [results.value(arm, bench.TOO_MUCH.name, "swapped out") for arm in ("off", policy)]
     assert swapped[1] <= 1.05 * swapped[0]
     for kind in ("reclaim", "memcg_reclaim", "kswapd"):

@@ -18,7 +18,7 @@ from .conftest import Machines
 from .tools import ROOT, TOP, with_defaults
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full]
-SECONDS = 100.0  # about
+SECONDS = 100.0  # rough duration of each test, for the schedule
 GROUP = f"{TOP}/tried"
 STATE = f"cd {ROOT}; grep -rs . experiment profiles lease_ms | sort; ls /etc/mmpolicy"
 TRY = f"mmpolicy try --cgroup {GROUP}"
@@ -28,7 +28,7 @@ RECORDS = "rm -rf /var/lib/mmpolicy/try /var/lib/mmpolicy/ab"
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """A guest with Debian's defaults, and a cgroup."""
+    """Return a guest with Debian's defaults, and an empty cgroup."""
     guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
     must(guest, RECORDS)
     return guest
@@ -36,7 +36,7 @@ def guest(machines: Machines) -> Guest:
 
 @contextmanager
 def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
-    """Run a program in the cgroup, until the end of the block."""
+    """Run a program in the cgroup during a `with` block; ready: shell condition for its begin."""
     job = guest.start(f"exec sh -c {shlex.quote(f'echo $$ >{GROUP}/cgroup.procs; {command}')}")
     try:
         must(guest, f"until grep -q . {GROUP}/cgroup.procs && {ready}; do sleep 0.1; done")
@@ -47,13 +47,13 @@ def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
 
 
 def answer(guest: Guest) -> Any:
-    """Return the answer of `try` about the program; `try` must have changed nothing."""
+    """Return the answer of `try` about the program in the cgroup, without a trial."""
     return json.loads(must(guest, f"{TRY} --seconds 5 --dry-run --json 2>/dev/null"))
 
 
 def test_answers(guest: Guest) -> None:
-    """`try` gives the right answer about an idle program, one with empty huge pages, and one that
-    forbids them and faults.
+    """`try` gives the right answer about a program that is idle, one with empty huge pages, and one
+    that faults and has forbidden huge pages.
     """
     idle = f"{workload('ops')} map 1 touch 0 1 sh 'exec sleep infinity'"
     with working(guest, idle):
@@ -67,7 +67,7 @@ def test_answers(guest: Guest) -> None:
         assert (found["verdict"], found["candidates"][0]["name"]) == ("worth trying", "trim")
         assert 50 << 10 < found["seen"]["waste_kib"] <= 64 << 10
         result = guest.run(f"{TRY} --seconds 5 --yes --foreground --block 12", 600)
-        # Whether its CPU time stays within the margin is nothing to rely on in emulation.
+        # in emulation, the CPU time may be within its margin or not, so either end is right
         assert result.rc in (0, 7, 8), result.out
         status = json.loads(must(guest, "mmpolicy try --status --json"))
         assert status["standing"] == ("done once" if result.rc == 0 else "back")
@@ -80,13 +80,13 @@ def test_answers(guest: Guest) -> None:
 
 
 def faults(guest: Guest) -> Any:
-    """Return a program that faults all the time, and what `try` says of it."""
+    """Run a program in the cgroup that faults all the time, during a `with` block."""
     return working(guest, f"while :; do {workload('touch')} forward 8 >/dev/null; sleep 0.1; done")
 
 
 def test_a_trial_ends_as_it_says(guest: Guest) -> None:
-    """A trial ends as its exit code says, kept or restored; the commands of the page undo what was
-    kept.
+    """The setting of a trial is kept or restored as its exit code says. If it is kept, the commands
+    on its page undo it.
 
     CPU time in an emulated guest is not reliable, so the test accepts either end.
     """

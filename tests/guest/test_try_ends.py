@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Trials of `try` that end at random moments, in each way in which a trial can end on a host."""
+"""Trials of `try` that end at random moments, in all ways in which a trial can end on a host."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from .conftest import Machines
 from .tools import ROOT, SCRIPT, TOP, with_defaults
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.long]
-SECONDS = 90.0  # about
+SECONDS = 90.0  # rough duration, for the schedule
 ENDS = Path(__file__).with_name("try_ends.py")
 RECORD = TREE / "bench/try-ends.jsonl"
 SEED, ROUNDS = 2, 4
-MORE = "MMPOLICY_TRY_ENDS"  # SEED:ROUNDS, which are added to the record
+MORE = "MMPOLICY_TRY_ENDS"  # environment variable SEED:ROUNDS; these rounds go into RECORD
 GROUP = f"{TOP}/tried"
-# Less CPU time while the treatment or the kept profile decides for it, and the same memory. It has
-# faults in all blocks, as a report compares nothing if no policy has decided. An experiment binds
-# no cgroup: in a block of the treatment it treats 100 percent.
+# A program that takes less CPU time while the treatment or the kept profile decides for it, and as
+# much memory. It faults in all blocks, as a report compares nothing if no policy has decided. It
+# looks at the share of treated units, too, as an experiment binds no cgroup: in a block of the
+# treatment the share is 100 %.
 WORKS = f"""
 import contextlib, mmap, time
 from pathlib import Path
@@ -52,8 +53,8 @@ LOAD = (
 
 
 def begin() -> tuple[int, int, int]:
-    """Return the seed, the first round, and the number of rounds; a recorded seed goes on where it
-    was.
+    """Return the seed, the first round, and the number of rounds. A seed that is in RECORD goes on
+    after its last round.
     """
     if MORE not in os.environ:
         return SEED, 0, ROUNDS
@@ -63,14 +64,14 @@ def begin() -> tuple[int, int, int]:
 
 
 def record(found: dict[str, Any]) -> None:
-    """Add a round to the record, with the commit."""
+    """Append a round to RECORD, with the commit that was tested."""
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=TREE, text=True).strip()
     with RECORD.open("a") as file:
         print(json.dumps({"commit": commit[:12], **found}), file=file)
 
 
 def test_the_host_is_as_before_or_kept(machines: Machines) -> None:
-    """After each end, the state is stock or the kept one, and `try --status` says which."""
+    """After each end, the state is the former or the kept one, and `try --status` says which."""
     guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
     seed, first, rounds = begin()
     faults, other = list[str](), list[str]()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
 """`try` looks at seven kinds of service on Debian's own kernel with its own `enabled=always`.
 
-Debian's redis and Python are the real ones, and so is Go if ./dev has fetched it. PostgreSQL that
-sorts is a program with its pattern of memory: each query has a process of its own, which fills
-areas below 2 MB and gives them back. Answers follow from faults and memory; the CPU time of an
-emulated guest says nothing.
+Redis and Python are programs of Debian, and Go is real if ./dev has fetched it. Instead of
+PostgreSQL that sorts, a program with its pattern of memory runs: each query has its own process,
+which fills areas below 2 MB and gives them back. The expected answers follow from faults and
+memory, as CPU time of an emulated guest says nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.amd64("runs programs of this machine"),
 ]
-SECONDS = 300.0  # about
+SECONDS = 300.0  # rough duration of each test, for the schedule
 GROUP = f"{TOP}/service"
 READY = "/run/ready"
 SORTS = """
@@ -104,13 +104,13 @@ func main() {
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """A guest with Debian's defaults, and a cgroup."""
+    """Return a guest with Debian's defaults, and an empty cgroup."""
     return with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
 
 
 @contextmanager
 def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> Iterator[None]:
-    """Run a program in the cgroup, once it is ready, until the end of the block."""
+    """Run a program in the cgroup, for a `with` block that begins when the program is ready."""
     must(guest, f"rm -f {READY} /tmp/ready /tmp/over; echo max >{GROUP}/memory.max")
     inside = f"cd /; echo $$ >{GROUP}/cgroup.procs; exec {shlex.join(argv)}"
     job = guest.start(f"exec sh -c {shlex.quote(inside)}")
@@ -123,7 +123,7 @@ def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> It
 
 
 def answer(guest: Guest) -> tuple[str, list[str], Any]:
-    """Return the verdict, the candidates that the host can have, and the figures."""
+    """Return the verdict of `try`, the candidates that are possible here, and the figures."""
     words = f"mmpolicy try --cgroup {GROUP} --seconds 4 --dry-run --json 2>/dev/null"
     found = json.loads(must(guest, words))
     names = [each["name"] for each in found["candidates"] if not each["why_not"]]
@@ -136,15 +136,15 @@ def python(text: str) -> list[str]:
 
 
 def rss_kib(guest: Guest) -> int:
-    """Return the private memory of the service."""
+    """Return the private memory of the service in KiB."""
     pids = f"$(cat {GROUP}/cgroup.procs)"
     lines = must(guest, f"for pid in {pids}; do grep ^Anonymous: /proc/$pid/smaps_rollup; done")
     return sum(int(line.split()[1]) for line in lines.splitlines())
 
 
 def test_redis_after_a_burst(guest: Guest) -> None:
-    """After a burst, redis has little left to give back, as jemalloc gives freed pages back by
-    itself.
+    """Redis that was emptied has little memory to give back: its allocator, jemalloc, gives freed
+    pages back by itself.
     """
     (base,) = dev("root")
     redis = f"chroot {base} redis-cli -s /tmp/redis"
@@ -157,14 +157,16 @@ def test_redis_after_a_burst(guest: Guest) -> None:
         must(guest, f"until [ $({redis} dbsize) = 0 ]; do sleep 0.5; done")
         verdict, names, seen = answer(guest)
         gone = full - rss_kib(guest)
-        # What is left is kept by the allocator, or given back by it while we look.
+        # the rest is kept by jemalloc, or given back by it while `try` looks
         assert full > 60 << 10 and (verdict == "not worth it" or names[0] == "trim")
         assert (verdict == "not worth it") == (seen["waste_kib"] - seen["error_kib"] < 32 << 10)
         assert gone > 0
 
 
 def test_what_faults_all_the_time(guest: Guest) -> None:
-    """For a database with a process for each query, the figure is the sum over the cgroup."""
+    """If a database has a process for each query, `try` counts the faults of the cgroup, also those
+    of ended processes.
+    """
     with service(guest, python(SORTS)):
         verdict, names, seen = answer(guest)
         assert seen["faults"] > 100
@@ -175,7 +177,7 @@ def test_what_faults_all_the_time(guest: Guest) -> None:
 
 
 def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
-    """For a Python service, a Go service and an idle one, `try` finds nothing to gain."""
+    """`try` finds no gain for a Python service, a Go service and an idle program."""
     programs = [python(PYTHON), python(f"open({READY!r}, 'w'); import time; time.sleep(1e9)")]
     go = cache_dir() / "go/usr/lib/go-1.24"
     if go.is_dir():
@@ -198,10 +200,10 @@ def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
 
 
 def test_short_of_memory(guest: Guest) -> None:
-    """A service above memory.high without swap, half of whose huge pages is empty, waits for
-    memory: `try` says so.
+    """If a service without swap is above memory.high, it waits for memory, and `try` answers "not
+    now", although half of its huge pages is empty.
     """
-    must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")  # else reclaim splits what is empty
+    must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")  # else reclaim would split empty pages
     with service(guest, python(SHORT)):
         verdict, names, _ = answer(guest)
         assert (verdict, "trim" in names) == ("worth trying", True)

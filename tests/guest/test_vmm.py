@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The profile for virtual machines, on Debian's own kernel with a real QEMU."""
+"""The profile for virtual machines: QEMU runs on Debian's own kernel in a guest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .conftest import Machines
 from .tools import POINT, THP, back_to_boot, must
 
 pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.amd64("runs qemu-system-x86_64")]
-SECONDS = 75.0  # each test, about
+SECONDS = 75.0  # rough duration of each test, for the schedule
 
 
 def started(machines: Machines, arm: str) -> dict[str, float]:
-    """Return the figures of one start in fragmented memory."""
+    """Start QEMU in fragmented memory, in a new guest; return the figures of the start."""
     machines.end()
     with new_guest("cloud", **vmm.NEEDS) as guest:
         return vmm.start_machine(guest, vmm.ARMS[arm])
@@ -25,8 +25,8 @@ def started(machines: Machines, arm: str) -> dict[str, float]:
 
 @pytest.mark.long
 def test_a_start_does_not_stall(machines: Machines) -> None:
-    """With the profile, a start of QEMU takes at most two thirds of the work, for as many huge
-    pages.
+    """With the profile, a start of QEMU takes at most two thirds of the work, and gets about as
+    many huge pages.
     """
     stock, profile = started(machines, "stock"), started(machines, "vm")
     assert profile["qemu"] < stock["qemu"] * 2 / 3
@@ -37,8 +37,8 @@ def test_a_start_does_not_stall(machines: Machines) -> None:
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Return Debian's kernel with a policy that gives huge pages to every process, requested or
-    not.
+    """Return a guest with a policy that gives huge pages to each process, whether the process asks
+    for them or not.
     """
     guest = machines.get("cloud", mem="2G", cpus=1)
     back_to_boot(guest)
@@ -52,8 +52,8 @@ def guest(machines: Machines) -> Guest:
     ("backend", "asks"), [("ram", True), ("ram,share=on", False), ("memfd", False)]
 )
 def test_who_asks(guest: Guest, backend: str, asks: bool) -> None:
-    """The policy is asked about private memory of QEMU, never about shared memory; the coverage
-    shows it.
+    """The policy decides for private memory of QEMU, and never for shared memory; `thp --vms` shows
+    it by the share in huge pages.
     """
     kind = f"memory-backend-{backend}"
     must(guest, vmm.qemu(64, kind))

@@ -23,23 +23,23 @@ from .tools import KHUGEPAGED, SCRIPT, THP, TRACING, VMSTAT, back_to_boot, histo
 
 pytestmark = pytest.mark.flavor("cloud")
 
-MIB, STEP = 128, 16  # one page in 64 kB
+MIB, STEP = 128, 16  # size of the area, and the distance of used pages: one in 64 kB
 USED_KIB = (MIB << 10) // STEP
 CGROUP, OTHER = "/sys/fs/cgroup/waste", "/sys/fs/cgroup/other"
 ADVISED = 14  # MADV_HUGEPAGE
 TRIMMER = Path(__file__).with_name("trimmer.py")
-ALONE = 2 << 10  # KiB: the program's memory outside its area, at most
-STOP_US = 40_000  # with turns of the scheduler on one CPU; all at once takes more than 100 ms
+ALONE = 2 << 10  # most KiB of the program outside its area
+STOP_US = 40_000  # longest stop, other tasks included; to trim all at once takes over 100 ms
 
 
 @pytest.fixture
 def counting(machines: Machines) -> Guest:
-    """Return a guest whose clock counts instructions, so that it has the speed of a small host."""
+    """Return a guest whose clock counts instructions, so that it is as fast as a small host."""
     return prepared(machines.get("cloud", mem="2G", icount=True))
 
 
 def prepared(guest: Guest) -> Guest:
-    """Return the guest without the module, where khugepaged fills nothing."""
+    """Return the guest without the module, and with a khugepaged that fills no missing pages."""
     back_to_boot(guest)
     must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
     must(guest, f"rmmod mmpolicy 2>/dev/null; echo 0 >{KHUGEPAGED}/max_ptes_none")
@@ -47,13 +47,17 @@ def prepared(guest: Guest) -> Guest:
 
 
 def inside(command: str) -> str:
-    """Return a command that runs in the cgroup."""
+    """Return a shell command that runs a command in the cgroup."""
     return f"exec sh -c {shlex.quote(f'echo $$ >{CGROUP}/cgroup.procs; {command}')}"
 
 
 @contextmanager
 def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
-    """Run a process in a cgroup of its own, once it has its memory, which it checks at the end."""
+    """Run a process in a new cgroup, for a `with` block that begins when it has its memory; yield
+    its PID. At its end it checks its memory.
+
+    survives: whether it must exit with 0.
+    """
     must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
     job = guest.start(inside(f"exec {command}"))
     try:
@@ -70,14 +74,14 @@ def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
 def wasteful(
     guest: Guest, words: str = "", name: str = "stops", step: int = STEP, survives: bool = True
 ) -> Iterator[int]:
-    """Run a process that uses one page in 64 kB."""
+    """Run a process that uses one page in `step` of its memory, for a `with` block."""
     must(guest, f"cp {workload('stops')} /tmp/{name}")
     with running(guest, f"/tmp/{name} {MIB} {step} {words} >/tmp/said", survives) as pid:
         yield pid
 
 
 def said(guest: Guest) -> dict[str, Any]:
-    """Return the report of the process at its end."""
+    """Return what the process has reported at its end; its memory must have been right."""
     found: dict[str, Any] = json.loads(must(guest, "cat /tmp/said"))
     assert found["mismatches"] == 0
     return found
@@ -92,7 +96,9 @@ def mmpolicy(guest: Guest, words: str) -> dict[str, Any]:
 
 
 def test_top_names_it(counting: Guest) -> None:
-    """`top` names a wasteful process within two intervals, with its empty memory to within 5 %."""
+    """`top` lists a wasteful process first within two intervals, with its empty memory to within
+    5 %.
+    """
     waste = (MIB << 10) - USED_KIB
     with wasteful(counting) as pid:
         must(counting, "mmpolicy top -n 2 --json >/tmp/top")
@@ -110,7 +116,7 @@ def test_top_names_it(counting: Guest) -> None:
 
 
 def test_trim(counting: Guest) -> None:
-    """`trim` frees the unused memory, leaves the rest unchanged, and stalls no thread."""
+    """`trim` gives the empty memory back, changes no data, and stops no thread for long."""
     with wasteful(counting) as pid:
         planned = mmpolicy(counting, "trim --cgroup /waste --dry-run")
         assert rss(counting, pid) > MIB << 10
@@ -120,7 +126,7 @@ def test_trim(counting: Guest) -> None:
         now = rss(counting, pid)
         (row,) = done["processes"]
         assert (row["pid"], row["before_kib"] > MIB << 10) == (pid, True)
-        assert abs(row["after_kib"] - now) < 256  # the kernel's counters lag
+        assert abs(row["after_kib"] - now) < 256  # counters of the kernel are not exact at once
         assert now < USED_KIB * 1.05 + ALONE
         current = done["memory_current"]
         assert current["before_kib"] > MIB << 10 > 8 * current["after_kib"]
@@ -132,8 +138,10 @@ def test_trim(counting: Guest) -> None:
 
 
 def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
-    """`trim` splits memory with MADV_HUGEPAGE only on request; its refusal says so, with the MiB.
-    `recommend` names the option at once.
+    """`trim` splits folios with MADV_HUGEPAGE only with --include-madvised. Without it, the error
+    names their MiB.
+
+    `recommend` proposes the command with this option.
     """
     must(counting, f"echo madvise >{THP}/enabled")
     with wasteful(counting, str(ADVISED)) as pid:
@@ -150,25 +158,25 @@ def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
     said(counting)
 
 
-FAST = "--cpu 100 --max-stop 100"  # without pauses
+FAST = "--cpu 100 --max-stop 100"  # options of collapse for a run without pauses
 NOT_ADVISED = 15  # MADV_NOHUGEPAGE
 
 
 def huge(guest: Guest, pid: int) -> int:
-    """Return the memory in huge pages, in kB."""
+    """Return the memory of a process in huge pages, in kB."""
     field = "s/^AnonHugePages: *\\([0-9]*\\) kB/\\1/p"
     return int(must(guest, f"sed -n '{field}' /proc/{pid}/smaps_rollup"))
 
 
 def test_collapse(counting: Guest) -> None:
-    """`collapse` makes huge pages of fully used memory while huge pages are off; size and data
-    stay.
+    """`collapse` puts memory that is used in full into huge pages, although huge pages are off;
+    size and data stay.
     """
     collapses(counting)
 
 
 def collapses(guest: Guest) -> None:
-    """Check the plan, the result, the memory, the second run and the longest stop."""
+    """Check `collapse`: its plan, its result, the memory, a second run, and the longest stop."""
     must(guest, f"echo never >{THP}/enabled")
     with wasteful(guest, step=1) as pid:
         before = rss(guest, pid)
@@ -189,7 +197,7 @@ def collapses(guest: Guest) -> None:
     [(2, "", "not full"), (1, str(NOT_ADVISED), "forbidden by the program")],
 )
 def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: str) -> None:
-    """`collapse` leaves partly empty memory alone, and memory with MADV_NOHUGEPAGE."""
+    """`collapse` leaves memory alone that is partly empty, or that has MADV_NOHUGEPAGE."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, words, step=step) as pid:
         before = rss(counting, pid)
@@ -200,7 +208,7 @@ def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: st
 
 
 def test_collapse_reclaims_nothing(counting: Guest) -> None:
-    """Close to memory.max, `collapse` stops before the kernel reclaims."""
+    """If a cgroup is close to memory.max, `collapse` stops before the kernel has to reclaim."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, step=1) as pid:
         room = f"$(($(cat {CGROUP}/memory.current) + (3 << 20)))"
@@ -213,8 +221,8 @@ def test_collapse_reclaims_nothing(counting: Guest) -> None:
     said(counting)
 
 
-# Leaves no free block of 2 MB: nearly 256 MB are free in pieces of 15 pages at most, and all other
-# blocks are in huge pages.
+# A program that leaves no free block of 2 MB: nearly 256 MB are free in pieces of 15 pages at most,
+# and all other blocks are in huge pages.
 CRUMBLE = """
 import mmap, os, time
 def area(size, advice):
@@ -244,8 +252,8 @@ PROACTIVE = "/proc/sys/vm/compaction_proactiveness"
 
 
 def test_collapse_without_a_free_block(machines: Machines) -> None:
-    """Without a free 2 MB block, `collapse` says so and changes nothing: no task compacts or
-    reclaims, and none is killed.
+    """If no block of 2 MB is free, `collapse` says so and changes nothing: no task compacts,
+    reclaims or is killed.
     """
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
@@ -271,8 +279,8 @@ def test_collapse_without_a_free_block(machines: Machines) -> None:
 
 
 def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> None:
-    """If the program of `collapse` is killed for lack of memory, no memory of another cgroup is
-    reclaimed, and the command ends.
+    """If the program is killed for lack of memory during a collapse, no memory of another cgroup is
+    reclaimed, and `collapse` ends.
     """
     must(counting, f"echo never >{THP}/enabled; mkdir {OTHER}")
     must(counting, f"sh -c 'echo $$ >{OTHER}/cgroup.procs; head -c 32M /dev/zero >/run/theirs'")
@@ -292,7 +300,7 @@ def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> N
 
 
 def test_collapse_heeds_a_profile(counting: Guest) -> None:
-    """`collapse` overrides a profile with the policy `never` only on request."""
+    """If a profile has the policy `never`, `collapse` works only with --override-never."""
     must(counting, f"echo never >{THP}/enabled; modprobe mmpolicy; mmpolicy set anon_order never")
     with wasteful(counting, step=1) as pid:
         refused = counting.run(f"mmpolicy collapse --cgroup /waste {FAST}")
@@ -303,26 +311,28 @@ def test_collapse_heeds_a_profile(counting: Guest) -> None:
 
 
 HEAP = f"/usr/bin/python3 {Path(__file__).with_name('heap.py')}"
-ANON = f"sed -n 's/^anon //p' {CGROUP}/memory.stat"  # without page cache, which varies
+ANON = f"sed -n 's/^anon //p' {CGROUP}/memory.stat"  # page cache would vary
 KEEP = "mmpolicy maintain --settle 3s --cpu 50 --max-stop 100"
 SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
 
 
 def ask(guest: Guest, word: str) -> None:
-    """Send a request to the program of HEAP, and wait until it is done."""
+    """Send a request to the program of HEAP, and wait for its answer."""
     must(guest, f"rm -f /tmp/answered; echo {word} >/tmp/new; mv /tmp/new /tmp/ask")
     must(guest, "until [ -e /tmp/answered ]; do sleep 0.05; done")
 
 
 def until(guest: Guest, pid: int, field: str, test: str) -> None:
-    """Wait, for 60 s or a little more, until a memory figure of a process in kB passes the test."""
+    """Wait until a figure of a process's memory, in kB, passes a test of the shell; fail after a
+    minute.
+    """
     value = f"$(sed -n 's/^{field}: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup)"
     must(guest, f"for n in $(seq 600); do [ {value} {test} ] && exit; sleep 0.1; done; exit 1")
 
 
 def test_maintain(counting: Guest) -> None:
-    """`maintain` works on a heap that is filled, grows, is emptied and refilled; a kill changes no
-    setting, and `never` is respected.
+    """`maintain` follows a heap that is filled, grows, is emptied and refilled. A kill of
+    `maintain` changes no setting, and a profile with `never` stops it.
     """
     must(counting, f"echo never >{THP}/enabled; rm -f /tmp/ask")
     with running(counting, f"{HEAP} 16") as pid:
@@ -340,10 +350,10 @@ def test_maintain(counting: Guest) -> None:
 
 
 def maintains(guest: Guest, pid: int, gives_back: bool = True) -> None:
-    """Check that `maintain` follows a heap that grows, is emptied and refilled, and that a kill of
-    `maintain` changes no setting and shows in the metrics.
+    """Check that `maintain` follows a heap that grows, is emptied and refilled. Check that a kill
+    of `maintain` changes no setting, and that the metrics show it.
 
-    gives_back: whether the kernel frees the empty pages of a folio that it splits.
+    gives_back: whether this kernel frees the empty pages of a folio that is split.
     """
     whole, own = 24 << 10, 4 << 10  # KiB: the heap after it has grown, and Python's memory
     settings = must(guest, SETTINGS)
@@ -378,8 +388,8 @@ def maintains(guest: Guest, pid: int, gives_back: bool = True) -> None:
 @pytest.mark.amd64("boots kernels of other series than the one that is chosen")
 @pytest.mark.parametrize("series", ["linux-6.1", "7.2", "7.3"])
 def test_series(machines: Machines, series: str) -> None:
-    """The verbs work on Debian's other kernels without the module; Linux 6.1 does not free pages of
-    a split folio.
+    """The verbs work without the module on Debian's other kernels; Linux 6.1 does not free the
+    pages of a split folio.
     """
     guest = prepared(machines.get("cloud", series=series, mem="2G", icount=True))
     collapses(guest)
@@ -389,7 +399,7 @@ def test_series(machines: Machines, series: str) -> None:
 
 
 def test_it_does_not_come_back(counting: Guest) -> None:
-    """With `trim --bind`, memory that the service maps later has no unused folio."""
+    """After `trim --bind`, memory that the service maps later has no folio with unused pages."""
     later = inside(f"exec {workload('ops')} map 8192 every 0 8192 16 folios 0 8192")
     must(counting, "modprobe mmpolicy")
     with wasteful(counting) as pid:
@@ -403,8 +413,8 @@ def test_it_does_not_come_back(counting: Guest) -> None:
 
 
 def test_coverage(counting: Guest) -> None:
-    """The coverage of a cgroup, and of a process like a virtual machine, is right with huge pages
-    and after them.
+    """The share in huge pages of a cgroup, and of a process that looks like a virtual machine, is
+    right before and after huge pages are split.
     """
     name = 'container_memory_anon_thp_bytes{id="/waste"}'
 
@@ -424,12 +434,14 @@ def test_coverage(counting: Guest) -> None:
     said(counting)
 
 
-SIZES = {"2048": "", "64": " --include-madvised"}  # in 64 kB, smaps would take too long
+SIZES = {"2048": "", "64": " --include-madvised"}  # for 64 kB, reading smaps would take too long
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_recommend(counting: Guest, size: str) -> None:
-    """`recommend` names the service and the command, which has the announced effect."""
+    """`recommend` names the wasteful service and a command, which has the effect that it
+    predicts.
+    """
     must(counting, f"echo never >{THP}/enabled; echo always >{THP}/hugepages-{size}kB/enabled")
     with wasteful(counting) as pid:
         found = mmpolicy(counting, "recommend --seconds 10")["findings"]
@@ -446,8 +458,8 @@ def test_recommend(counting: Guest, size: str) -> None:
 
 
 def test_threaded_cgroups(counting: Guest) -> None:
-    """For threaded cgroups, memory is charged to the domain, which `recommend` names; both can be
-    examined.
+    """Memory of a threaded cgroup is charged to its domain, and `recommend` names the domain; verbs
+    accept both.
     """
     child = f"{CGROUP}/threads"
     with wasteful(counting) as pid:
@@ -466,7 +478,7 @@ def test_threaded_cgroups(counting: Guest) -> None:
 
 
 def test_programs_that_forbid_it(counting: Guest) -> None:
-    """`recommend` names a program that has disabled large folios for itself."""
+    """`recommend` names a program that has disabled large folios for itself by prctl()."""
     code = "import ctypes, mmap; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)"
     code += "; open('/tmp/ready', 'w').close()"
     code += "\nwhile True: m = mmap.mmap(-1, 4 << 20, 34); m.write(bytes(4 << 20)); m.close()"
@@ -487,19 +499,19 @@ TOP = "top -n 1 --interval 1 --cpu 100 --cgroup /waste"
 
 
 def having(guest: Guest, kind: str, words: str = "") -> AbstractContextManager[int]:
-    """Run a process that has memory of one kind."""
+    """Run a process with memory of one kind (kinds.py), for a `with` block; yield its PID."""
     return running(guest, f"{WITH_KINDS} {kind} {words}")
 
 
 def of_kind(guest: Guest, kind: str) -> tuple[float, dict[str, Any]]:
-    """Return the memory of a kind that `top` reports for the process, in kB, and its row."""
+    """Return how many kB of this kind `top` reports for the only process, and its row."""
     (row,) = mmpolicy(guest, TOP)["processes"]
     return row["kinds_kib"][kind], row
 
 
 def left_alone(guest: Guest, pid: int, cause: str) -> int:
-    """Return the memory in kB that `trim` left alone for a cause; it must have freed none, and say
-    so.
+    """Return how many kB `trim` has left alone for this cause. It must have given nothing back, and
+    have exited with 5.
     """
     done = guest.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
     (row,) = json.loads(done.out)["processes"]
@@ -512,8 +524,8 @@ EMPTY = WHOLE - WHOLE // STEP
 
 
 def test_pinned_folios(counting: Guest) -> None:
-    """`trim` reports folios pinned by a pipe (all, or each fourth) or io_uring (all), and splits
-    the others.
+    """`trim` leaves folios alone that are pinned, by a pipe (all, or each fourth) or by io_uring
+    (all), reports them, and splits the others.
     """
     with having(counting, "pinned", "all some io_uring") as pid:
         before = rss(counting, pid)
@@ -526,8 +538,8 @@ def test_pinned_folios(counting: Guest) -> None:
 
 
 def test_locked_folios(counting: Guest) -> None:
-    """`trim` leaves memory locked by mlock(), MAP_LOCKED or MLOCK_ONFAULT alone, which keeps empty
-    pages, too.
+    """`trim` leaves memory alone that is locked by mlock(), MAP_LOCKED or MLOCK_ONFAULT, with its
+    empty pages.
     """
     with having(counting, "locked", "after mapped onfault") as pid:
         kib, _ = of_kind(counting, "locked")
@@ -536,8 +548,8 @@ def test_locked_folios(counting: Guest) -> None:
 
 
 def test_shared_memory_in_large_folios(counting: Guest) -> None:
-    """A memfd, a tmpfs and inherited memory are examined; `trim` reports that a split would free
-    none of it.
+    """`top` looks at a memfd, a tmpfs and inherited memory; `trim` reports that a split would free
+    nothing of them.
     """
     must(counting, f"echo always >{THP}/shmem_enabled; mount -t tmpfs -o huge=always x /dev/shm")
     try:
@@ -554,8 +566,8 @@ def test_shared_memory_in_large_folios(counting: Guest) -> None:
 
 
 def test_hugetlb(counting: Guest) -> None:
-    """`top` reports hugetlb pages that a process uses, private, shared or in a memfd, and free
-    ones.
+    """`top` reports the hugetlb pages of a process, be they private, shared or in a memfd; `thp`
+    shows the pool with its free pages.
     """
     must(counting, "echo 32 >/proc/sys/vm/nr_hugepages")
     try:
@@ -571,8 +583,8 @@ def test_hugetlb(counting: Guest) -> None:
 
 
 def test_ksm(counting: Guest) -> None:
-    """Pages merged by KSM (all, half of them or in pairs) are reported, and do not
-    count as waste.
+    """`top` reports pages that KSM has merged (all, half of them or in pairs), and does not count
+    them as waste.
     """
     ksm = "/sys/kernel/mm/ksm"
     must(counting, f"echo 0 >{ksm}/sleep_millisecs; echo 20000 >{ksm}/pages_to_scan")
@@ -589,7 +601,9 @@ def test_ksm(counting: Guest) -> None:
 
 @pytest.mark.parametrize("words", ["dontneed munmap", "small"])
 def test_partly_unmapped(counting: Guest, words: str) -> None:
-    """If one page of each folio is mapped, the rest is in no RSS, but charged; `trim` frees it."""
+    """If one page of each folio is mapped, the others are in no RSS, but are charged; `top` reports
+    them, and `trim` frees them.
+    """
     if words == "small":
         must(counting, f"echo never >{THP}/hugepages-2048kB/enabled")
         must(counting, f"echo always >{THP}/hugepages-64kB/enabled")
@@ -603,7 +617,7 @@ def test_partly_unmapped(counting: Guest, words: str) -> None:
 
 
 def test_lazily_freed(counting: Guest) -> None:
-    """Lazily freed memory is reported as part of the RSS and reclaimable; this needs no module."""
+    """`top` and `show` report memory that is freed lazily, without the module."""
     with having(counting, "lazily", "all half single") as pid:
         kib, _ = of_kind(counting, "lazily_freed")
         assert abs(kib - 2.5 * WHOLE) < 0.3 * WHOLE
@@ -613,8 +627,8 @@ def test_lazily_freed(counting: Guest) -> None:
 
 
 def test_guards_are_not_swapped(counting: Guest) -> None:
-    """Guard pages (Linux 6.13) are not reported as swapped, although they look so in pagemap; Linux
-    6.12 has none.
+    """Guard pages (Linux 6.13) are not reported as swapped, although pagemap shows them so. Linux
+    6.12 has none, and refuses the call.
     """
     if counting.series == "6.12":
         refused = counting.run(f"{WITH_KINDS} guards many")
@@ -625,7 +639,7 @@ def test_guards_are_not_swapped(counting: Guest) -> None:
         areas = mmpolicy(counting, f"map {pid}")["areas"]
         kinds = [(run["kind"], run["pages"]) for area in areas for run in area["runs"]]
         found = sum(pages for kind, pages in kinds if kind == "g")
-        assert found >= WHOLE // 8 + KINDS_MIB  # and guard pages of stacks, if the libc makes them
+        assert found >= WHOLE // 8 + KINDS_MIB  # stacks may have guard pages, too
         assert (kib, "s" in dict(kinds)) == (0, False)
 
 
@@ -634,9 +648,11 @@ ZSWAP = "/sys/module/zswap/parameters/enabled"
 
 @pytest.mark.parametrize("zswap", ["N", "Y"])
 def test_swapped(machines: Machines, zswap: str) -> None:
-    """Memory in swap or zswap is reported, is no waste, and stays there in looks and collapses."""
+    """Memory in swap or zswap is reported as such, does not count as waste, and stays there while
+    verbs look or collapse.
+    """
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
-    if zswap == "Y" and guest.series == "6.12":  # Debian's has none
+    if zswap == "Y" and guest.series == "6.12":  # Debian's 6.12 has no zswap
         assert guest.run(f"[ -e {ZSWAP} ]").rc == 1
         return
     back_to_boot(guest)
@@ -667,8 +683,8 @@ def test_swapped(machines: Machines, zswap: str) -> None:
 
 
 LOCKS = f"{TRACING}/events/mmap_lock"
-# The longest hold in microseconds, and the number of holds, of locks of other processes than the
-# program itself, which takes its own for writing.
+# An awk program for the trace: prints the longest hold in microseconds, and the number of holds, of
+# the mmap_lock of other processes. The program that is traced takes its own lock for writing.
 HOLDS = """
 { for (i = 1; i <= NF && $i !~ /^mmap_lock_/; i++); if (i > NF) next; now = $(i - 1) + 0
   mm = $(i + 1) }
@@ -678,12 +694,14 @@ $i ~ /released/ && mm in began { took = now - began[mm]; delete began[mm]; holds
 END { for (mm in holds) if (!(mm in own)) { sum += holds[mm]; if (most[mm] > all) all = most[mm] }
   printf "%d %d\\n", all * 1e6, sum }
 """
-HOLD_US = 2000  # limit of a command by default; the guest counts instructions
+HOLD_US = 2000  # default limit of a hold, by the guest's clock, which counts instructions
 LOOKS = ("trim --pid {pid} --dry-run", "map {pid} --summary", "top -n 1 --interval 1 --cpu 100")
 
 
 def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
-    """Return the longest hold of another process's lock by a command, by the kernel's trace."""
+    """Run a command, and return by the kernel's trace how long it has held the lock of another
+    process at most, in us, and the number of holds.
+    """
     traced = f"echo $$ >{TRACING}/set_event_pid; exec {command} >/dev/null 2>&1"
     must(guest, f"echo >{TRACING}/trace; echo 1 >{LOCKS}/enable")
     guest.run(f"sh -c {shlex.quote(traced)}", 300)
@@ -694,8 +712,8 @@ def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("word", "looks"), [("together", LOOKS), ("spread", LOOKS[:1])])
 def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[str]) -> None:
-    """For a program with 64 GiB reserved, looks hold its lock within the limit, which smaps would
-    exceed.
+    """If a program has 64 GiB of reserved address space, verbs that look at it hold its lock within
+    the limit; reading smaps takes longer.
     """
     must(counting, f"echo 16384 >{TRACING}/buffer_size_kb")
     with having(counting, "reserved", word) as pid:
@@ -709,7 +727,7 @@ def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[
     assert all(holds > 10 and longest <= HOLD_US for longest, holds in found.values()), found
 
 
-# Two thousand sleeping processes; each has written to some memory.
+# Makes many sleeping processes, each of which has written to some memory.
 INTERVALS = 40
 CROWD = """
 import os, signal, time
@@ -733,8 +751,8 @@ echo $before $after $begin $end
 
 @pytest.mark.long
 def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
-    """With 2,000 processes, `top` takes a hundredth of a CPU, by the CPU time that the kernel
-    counts in some of its intervals.
+    """With 2,000 processes, `top` takes a hundredth of a CPU, by the CPU time that the kernel has
+    counted over its intervals.
     """
     number = 2000
     must(counting, "rm -f /tmp/ready /tmp/top; touch /tmp/top")
@@ -751,25 +769,26 @@ def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
     spent = (sum(ticks[2:]) - sum(ticks[:2])) / 100
     assert end - begin > 4 * INTERVALS
     assert spent < 0.01 * (end - begin)
-    assert frames[-1]["processes_seen"] >= number  # and it has done its work
+    assert frames[-1]["processes_seen"] >= number  # it has seen all of them
     looked = [frame["memory_looked_at"] * frame["processes_seen"] for frame in frames]
     assert looked[-1] > 2 * looked[0]
 
 
-KASAN = [pytest.mark.flavor("traced-kasan"), pytest.mark.full]  # Debian's code, without hooks
+KASAN = [pytest.mark.flavor("traced-kasan"), pytest.mark.full]  # Debian's sources, without hooks
 
 
-# A huge page and some smaller folios: inherited, moved, written, swapped out, partly freed.
+# Words for ops: a huge page and smaller folios are inherited, moved, written, swapped out and
+# partly freed.
 MOVE = "map 640 every 0 640 16 fork move 7 verify every 3 640 32 madvise 0 640 21 verify"
 MOVE += " munmap 100 300 fill 100 300 every 100 300 5 verify munmap 0 640"
 MOVES = f"{{ops}} {' '.join([MOVE] * 3)}"
-KEEPS = "{keep} 1 2 640"  # two threads
+KEEPS = "{keep} 1 2 640"  # the verifier, with two threads
 HAPPENS = ("thp_split_page", "pswpout", "pswpin")
 
 
 def again_and_again(command: str) -> str:
-    """Run a program in the cgroup that is restarted until the end; it prints a line for each
-    success.
+    """Return a shell loop that runs a program in the cgroup until /tmp/over exists; it prints a
+    line for each success, and ends at the first failure.
     """
     program = command.format(ops=workload("ops"), keep=workload("keep"))
     once = f"(echo 0 >{CGROUP}/cgroup.procs; exec {program})"
@@ -785,8 +804,8 @@ def again_and_again(command: str) -> str:
     ),
 )
 def test_nothing_is_lost(machines: Machines, flavor: str, trims: int, times: int) -> None:
-    """No data is lost while memory is written, freed, swapped out, inherited, moved and unmapped
-    during trims.
+    """While `trim` splits folios, memory is written, freed, swapped out, inherited, moved and
+    unmapped, and no data is lost.
     """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)

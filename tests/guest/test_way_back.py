@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The way back to stock waits neither for memory, nor for a writer, nor for a tenant."""
+"""The way back to stock: it waits neither for memory, nor for a writer, nor for a process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 LATEST_MS = 1500
-LATEST_ONCE_MS = 5000  # of three, where the host may be busy for a while
+LATEST_ONCE_MS = 5000  # limit for one of three expiries, as the host may be busy for a while
 STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
 DEFAULT = f"{ROOT}/profiles/default"
-# A writer that sleeps for 6 s, and delays other writers as long.
+# Makes a writer of the module sleep for 6 s with its lock, so that other writers wait.
 STUCK = f"""
 echo a >{ROOT}/profiles/create
 rmmod mmpolicy_slow_listener 2>/dev/null
@@ -30,7 +30,8 @@ echo $$ >{ROOT}/profiles/a/pids
 COMES_AND_GOES = f"""
 while :; do echo w >{ROOT}/profiles/create; echo w >{ROOT}/profiles/delete; done
 """
-# Small pages, some of them freed lazily. Each fork copies page tables under mmap_lock.
+# A program with single pages, some of them freed lazily. Each of its forks copies page tables under
+# its mmap_lock.
 FORKS = """
 import mmap, os
 area = mmap.mmap(-1, 600 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -47,7 +48,7 @@ while True:
 
 @contextmanager
 def going_on(guest: Guest, *commands: str) -> Iterator[None]:
-    """Run these commands in the background."""
+    """Run these commands in the background during a `with` block."""
     with ExitStack() as stack:
         for command in commands:
             stack.callback(guest.start(command).stop)
@@ -56,14 +57,14 @@ def going_on(guest: Guest, *commands: str) -> Iterator[None]:
 
 
 def stays_on(guest: Guest, file: str, text: str) -> int:
-    """Return the time in ms for which the hook stays on after a write."""
+    """Write to a file; return for how many ms the policy is still asked afterwards."""
     found = ran(guest, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["off_ms"] >= found["on_ms"]
     return int(found["on_ms"])
 
 
 def everything_on(guest: Guest) -> None:
-    """Set a policy that is visible in faults, and one that has a worker."""
+    """Choose a policy that shows in faults, and one that has a worker."""
     must(guest, f"echo fixed >{DEFAULT}/anon_order/policy; echo cap >{DEFAULT}/madv_free/policy")
 
 
@@ -76,7 +77,9 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str) -> None:
-    """A reset does not need the lock of the writer; the writer's change is not applied later."""
+    """A reset or an expiry does not wait for a writer that sleeps with the lock; the writer's
+    change is not applied afterwards.
+    """
     everything_on(loaded)
     start = "" if file == "reset" else f"while grep -q '^0' {ROOT}/lease_ms; do :; done"
     with going_on(loaded, f"{start}{STUCK}"):
@@ -88,7 +91,9 @@ def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str
 
 
 def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
-    """While memory is fought for, each expiry succeeds, and two of three take the usual time."""
+    """While memory is very short, each expiry succeeds, and two of three take no longer
+    than usual.
+    """
     guest = machines.get(mem="1G", cpus=2, swap="512M")
     must(guest, "modprobe mmpolicy")
     hog = f"while :; do {workload('ops')} map 200000 touch 0 200000; done"
@@ -102,8 +107,8 @@ def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
 
 
 def test_expiry_while_a_large_process_forks(loaded: Guest) -> None:
-    """An expiry does not wait for a large process that forks and holds its mmap_lock nearly all the
-    time.
+    """An expiry does not wait for a large process that forks, and so holds its mmap_lock nearly all
+    the time.
     """
     everything_on(loaded)
     with going_on(loaded, f"exec /usr/bin/python3 -c {shlex.quote(FORKS)}"):

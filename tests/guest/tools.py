@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Steps that many guest tests share."""
+"""Steps that many tests in guests share."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ echo 64 >{KHUGEPAGED}/max_ptes_swap
 echo 20 >/proc/sys/vm/compaction_proactiveness
 """
 
-# Number of turns in which each policy of each point is on once; points do not affect each other.
+# After this number of turns, each policy of each point was on once. All points turn together, as
+# they do not affect each other.
 TURNS = 4
 TURN = """
 modprobe mmpolicy || exit
@@ -70,7 +71,9 @@ def back_to_boot(guest: Guest) -> None:
 
 
 def with_defaults(guest: Guest, group: str) -> Guest:
-    """Give a guest Debian's defaults of huge pages and a cgroup; khugepaged fills nothing."""
+    """Set Debian's defaults of huge pages in a guest, and make a cgroup. khugepaged may not fill
+    missing pages.
+    """
     back_to_boot(guest)
     must(guest, f"mkdir -p /etc/mmpolicy {group}; echo always >{THP}/enabled")
     must(guest, f"for up in {TOP}/.. {TOP}; do echo +memory +cpu >$up/cgroup.subtree_control; done")
@@ -85,12 +88,12 @@ def switch(guest: Guest, policy: str, **knobs: int) -> None:
 
 
 def turn_policies(guest: Guest, turn: int) -> None:
-    """Load the module and switch each point to a policy."""
+    """Load the module, and switch each point to the policy of this turn."""
     must(guest, TURN.format(root=ROOT, turns=TURNS, turn=turn))
 
 
 def touch(guest: Guest, pattern: str, mib: int = 16, rounds: int = 1) -> dict[str, Any]:
-    """Run the workload touch, which fails if data is wrong."""
+    """Run the workload touch, which fails if memory has wrong data; return its output."""
     return ran(guest, f"{workload('touch')} {pattern} {mib} {rounds}")
 
 
@@ -111,20 +114,20 @@ def ops_command(words: str, *shell: str) -> str:
 
 
 def histograms(output: str) -> list[Pages]:
-    """Return the output of each "folios" of ops: pages by order, without pages that are
-    not mapped.
+    """Return the numbers of pages by order that each command "folios" of ops has printed. Pages
+    that are not mapped do not count.
     """
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [{int(key): n for key, n in line.items() if key != "none"} for line in lines]
 
 
 def folios(guest: Guest, words: str, *shell: str) -> list[Pages]:
-    """Run ops, which fails if data is wrong."""
+    """Run ops, which fails if memory has wrong data; return what histograms() finds."""
     return histograms(must(guest, ops_command(words, *shell)))
 
 
 def vmstat(guest: Guest, key: str) -> int:
-    """Return one event counter."""
+    """Return a counter of /proc/vmstat in the guest."""
     return int(must(guest, f"sed -n 's/^{key} //p' {VMSTAT}"))
 
 
@@ -132,7 +135,7 @@ def vmstat(guest: Guest, key: str) -> int:
 
 
 class Poke(NamedTuple):
-    """A write that must fail with one of some errors."""
+    """A write that must fail, with one of these errors."""
 
     path: str
     text: str
@@ -141,7 +144,7 @@ class Poke(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Result of a write, from poke.py."""
+    """The result of a write, as poke.py reports it."""
 
     error: str
     before: str | None
@@ -149,7 +152,7 @@ class Outcome(NamedTuple):
 
 
 def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, Outcome]]:
-    """Write all of them; return the outcomes in their order. One command holds a limited number."""
+    """Make all writes as this user, in order; return the outcome of each."""
     rest = list(pokes)
     done: list[tuple[Poke, Outcome]] = []
     while rest:
@@ -161,7 +164,7 @@ def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, 
 
 
 def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
-    """Check that each write failed with its error, and changed nothing."""
+    """Check that each write has failed with one of its errors, and has changed nothing."""
     assert outcomes
     wrong = [
         f"{task.path} <- {task.text!r} * {task.times}: {outcome}, not {task.errors}"
@@ -172,10 +175,11 @@ def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
 
 
 def checkers(name: str, *debug: int, kasan: int, kcsan: int = 0) -> pytest.MarkDecorator:
-    """Mark a test for the kernels with checkers, with rounds or seconds for each.
+    """Mark a test for the kernels with checkers; the numbers are rounds or seconds on each of them.
 
-    The debug kernel has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, the second one also KASAN and
-    kmemleak, the third one KCSAN. All but the first of debug are left to ./dev test --full.
+    The kernel debug has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, kasan also KASAN and kmemleak,
+    and kcsan KCSAN. Only the first number of debug is for every run; ./dev test --full adds the
+    others.
     """
     short, *long = [*(("debug", n) for n in debug), ("kasan", kasan)]
     long += [("kcsan", kcsan)] if kcsan else []

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Runs in a guest: repeatedly trims empty pages of the processes in a cgroup.
+"""trimmer.py CGROUP TRIMS TIMES: in a guest, trim empty pages of a cgroup's processes repeatedly.
 
-trimmer.py CGROUP TRIMS TIMES: works as `mmpolicy trim --cgroup`, without starting Python each time.
-A trim is one write to split_huge_pages, of a range with empty pages. The ranges found in a process
-are trimmed TIMES times, as finding them takes longer than trimming. Prints the number of splits, of
-empty pages found, of processes, and of processes that ended during a trim.
+It works as `mmpolicy trim --cgroup`, without starting Python each time. A trim is one write to
+split_huge_pages, for a range with empty pages. Finding the ranges of a process takes longer than
+trimming them, so they are trimmed TIMES times. Standard output has the numbers of splits, of empty
+pages found, of processes, and of processes that ended during a trim.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from mmpolicy.memory.trim import Finder, Piece, Splitter
 
 
 def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:
-    """Yield pieces, and record them."""
+    """Yield pieces, and append each of them to `known`."""
     for piece in pieces:
         known.append(piece)
         yield piece
 
 
 def main(cgroup: str, trims: int, times: int) -> None:
-    """Trim one process after the other, even if it exits."""
+    """Trim one process after the other, until TRIMS writes are made; a process may exit
+    meanwhile.
+    """
     host, found, rng = Host(Tree("/")), Counter[str](), random.Random(1)
     seen, holds = set[int](), Holds(host.tree)
-    os.nice(-10)  # the processes have the other CPU
+    os.nice(-10)  # this process gets a CPU for itself; the guest has another one
     end = time.monotonic() + 60  # gives up after 60 s without a process
     while found["writes"] < trims and time.monotonic() < end:
         pids = [int(pid) for pid in cgroup_pids(host.tree, cgroup)]
@@ -50,7 +52,7 @@ def main(cgroup: str, trims: int, times: int) -> None:
         known: list[Piece] = []
         try:
             finder = Finder(Space(host.tree, pid, holds), 0.0, True)
-        except Error:  # it has just exited
+        except Error:  # the process has just exited
             continue
         pieces: Iterable[Piece] = noted(finder.pieces(), known)
         for _ in range(times):

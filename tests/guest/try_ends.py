@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
 """try_ends.py SEED FIRST ROUNDS CGROUP LOAD: in a guest, end trials of `try` at drawn moments.
 
-Round N of a seed draws its moment and how the trial ends by the seed and N alone: while it starts,
-in its blocks, or while it keeps the setting. The treatment always wins: LOAD sleeps while its
-cgroup is bound.
-
-After each round, the state of the module and of /etc/mmpolicy is that of before, or the kept one.
-`try --status` says which of them, and if a part was kept, it exits with 6; the commands that it
-prints then restore the state of before. Standard output has a JSON object on a line for each round.
+Round N of a seed draws its moment and the way in which the trial ends from the seed and N alone:
+while the trial starts, in its blocks, or while it keeps the setting. The treatment always wins, as
+LOAD sleeps while its cgroup is bound.
+After each round, the state of the module and of /etc/mmpolicy must be the former or the kept one,
+and `try --status` says which. If only a part was kept, it exits with 6, and the commands that it
+prints restore the former state. Standard output has a JSON object on a line for each round.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from mmpolicy.host.files import CONTROL
 SEED, FIRST, ROUNDS = map(int, sys.argv[1:4])
 CGROUP, LOAD = sys.argv[4:]
 GROUP = Path(f"/sys/fs/cgroup{CGROUP}")
-OWN = Path("/sys/fs/cgroup/trial")  # of the trial's processes
+OWN = Path("/sys/fs/cgroup/trial")  # cgroup of the trial's own processes
 STORE, TOLD = Path("/var/lib/mmpolicy"), Path("/run/try-ends.txt")
 TYPED, STATE = Path("/run/try-ends-typed.txt"), f"{CONTROL}/state"
 PHASES = ("start", "blocks", "blocks", "keep")
@@ -49,7 +48,9 @@ def shell(text: str) -> str:
 
 
 def begin() -> int:
-    """Start a trial in a cgroup of its own, and in a process that has imported all before."""
+    """Start a trial in a cgroup of its own, and in a process that has imported all before; return
+    its pid.
+    """
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -66,7 +67,7 @@ def begin() -> int:
 
 
 def work() -> None:
-    """Start the load, if none runs in the cgroup."""
+    """Start the load, unless it runs in its cgroup already."""
     GROUP.mkdir(exist_ok=True)
     if not (GROUP / "cgroup.procs").read_text():
         words = ["sh", "-c", f"echo $$ >{GROUP}/cgroup.procs; {LOAD}"]
@@ -75,7 +76,7 @@ def work() -> None:
 
 
 def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    """Wait until something holds."""
+    """Wait until what() is true; raise an error after these seconds."""
     end = time.monotonic() + seconds
     while not what():
         if time.monotonic() > end:
@@ -86,8 +87,8 @@ def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
 
 
 def state() -> tuple[State, list[str]]:
-    """Return what is in force now, except what belongs to experiments, and what will be in force
-    after a boot.
+    """Return the state that is in force, without the parts of experiments, and the names of the
+    manifests that a boot would apply.
     """
     now = {key: value for key, value in read_state(TREE).items() if not is_ours(key)}
     return now, sorted(path.name for path in Path("/etc/mmpolicy").iterdir())
@@ -106,7 +107,7 @@ def ended(pid: int) -> bool:
 
 
 def phase() -> str:
-    """Return the phase in the record of the trial."""
+    """Return the phase in the record of the trial; "" if there is no record."""
     for path in (STORE / "try").glob("*.json"):
         with suppress(ValueError, FileNotFoundError):
             return str(json.loads(path.read_text())["phase"])
@@ -114,13 +115,13 @@ def phase() -> str:
 
 
 def rest(pid: int, seconds: float) -> None:
-    """Wait, but not longer than the trial."""
+    """Wait for these seconds, or until the trial has ended."""
     with suppress(TimeoutError):
         wait_for(lambda: ended(pid), seconds)
 
 
 def wait_for_moment(rng: random.Random, at: str, pid: int) -> None:
-    """Wait for a moment of the phase."""
+    """Wait until a random moment of this phase of the trial, or until the trial has ended."""
     if at == "start":
         rest(pid, rng.uniform(0, 2))
     elif at == "blocks":
@@ -132,7 +133,7 @@ def wait_for_moment(rng: random.Random, at: str, pid: int) -> None:
 
 
 def end_one(pid: int, rng: random.Random) -> None:
-    """Kill one of the trial's processes; the others end by SIGTERM."""
+    """Kill one of the trial's processes at random; after the lease, end the rest by SIGTERM."""
     pids = [*map(int, (OWN / "cgroup.procs").read_text().split())]
     with suppress(ProcessLookupError):
         os.kill(rng.choice(pids or [pid]), signal.SIGKILL)
@@ -141,7 +142,7 @@ def end_one(pid: int, rng: random.Random) -> None:
 
 
 def fill_disk(pid: int, _rng: random.Random) -> None:
-    """Fill the disk of the samples and of the record."""
+    """Fill the disk that has the samples and the record; after the lease, end the trial."""
     shell(f"cat /dev/zero >{STORE}/fill")
     rest(pid, LEASE_S)
     os.kill(pid, signal.SIGTERM)
@@ -155,14 +156,14 @@ def end_service(_pid: int, _rng: random.Random) -> None:
 
 
 def restart(pid: int, rng: random.Random) -> None:
-    """End the service and start it again."""
+    """End the service, and start it again in a new cgroup."""
     end_service(pid, rng)
     work()
 
 
 def boot(_pid: int, _rng: random.Random) -> None:
-    """End all processes, and remove what a boot removes; the cgroup exists before mmpolicy.service
-    starts.
+    """Do what a boot does: end all processes, remove the module and /run/mmpolicy, and start
+    mmpolicy.service after the cgroup exists.
     """
     (OWN / "cgroup.kill").write_text("1")
     (GROUP / "cgroup.kill").write_text("1")
@@ -186,25 +187,25 @@ def upgrade(_pid: int, _rng: random.Random) -> None:
 
 
 def begin_second(pid: int, _rng: random.Random) -> None:
-    """Check that a second trial is refused as long as the first one runs."""
+    """Check that a second trial is refused while the first one runs; then end the first one."""
     code, text = run(*TRY)
     assert code == Exit.EXPERIMENT or ended(pid), f"{code}: {text}"
     os.kill(pid, signal.SIGTERM)
 
 
 def stop(pid: int, _rng: random.Random) -> None:
-    """Stop it by the command; if nothing runs yet, kill it."""
+    """End the trial by `try --stop`; kill it if that was too early to find it."""
     run("try", "--stop")
     rest(pid, LEASE_S)
     os.kill(pid, signal.SIGKILL)
 
 
 def set_shadow(pid: int, _rng: random.Random) -> None:
-    """Set a knob as a person does who does not wait for the end of the trial."""
+    """Set a knob with --force, as a person may who does not wait for the end of the trial."""
     code, text = run("set", "anon_order", "shadow=adaptive", "--force")
     TYPED.write_text(f"{code}: {text}")
     rest(pid, LEASE_S)
-    os.kill(pid, signal.SIGTERM)  # had nothing begun that the setting would have ended
+    os.kill(pid, signal.SIGTERM)  # in case the trial had not begun, so that --force did not end it
 
 
 ENDS: dict[str, Callable[[int, random.Random], object]] = {
@@ -225,8 +226,8 @@ ENDS: dict[str, Callable[[int, random.Random], object]] = {
 
 
 def check_set() -> str:
-    """Check that the person's setting is in force, unless the lease has set all to
-    stock; undo it.
+    """Check that the knob of set_shadow() is set, unless the lease has expired, which sets all to
+    stock; then undo it. Return what is wrong, or "".
     """
     seen, now = TREE.read(f"{CONTROL}/profiles/default/anon_order/shadow"), TREE.read(STATE)
     if ("[adaptive]" in seen) == (now == "expired") or not TYPED.read_text().startswith("0:"):
@@ -236,7 +237,7 @@ def check_set() -> str:
 
 
 def decision() -> str:
-    """Return what the page of the trial says at its end."""
+    """Return the decision of the trial, with its reasons, from its record; "" without a record."""
     for path in (STORE / "try").glob("*.json"):
         with suppress(ValueError, FileNotFoundError):
             page = json.loads(path.read_text())["page"]
@@ -247,7 +248,7 @@ def decision() -> str:
 
 
 def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
-    """Return where the trial stands, and what is wrong, if anything is."""
+    """Return how the change of the trial stands, and what is wrong with that, or ""."""
     now = state()
     code, text = run("try", "--status", "--json")
     if code == Exit.FAILED and not phase():
@@ -272,7 +273,7 @@ def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
 
 
 def one(number: int) -> dict[str, object]:
-    """Run a round; its fault is empty if all is well."""
+    """Run round `number`; its "fault" is "" if all is well."""
     rng = random.Random(f"{SEED} {number}")
     kind, at = [*ENDS][number % len(ENDS)], rng.choice(PHASES)
     shell(f"rm -rf {STORE}/* {TOLD} /etc/mmpolicy/*")

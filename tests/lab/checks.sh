@@ -2,7 +2,7 @@
 # Part of ./dev: the checks of the sources and the tests, and their count.
 # shellcheck shell=bash
 
-# Each kind of test adds to these; the last line of the run prints the totals.
+# Numbers of tests. Each kind of test adds to them; finish() prints the totals.
 
 PASSED=0 FAILED=0 SKIPPED=0
 
@@ -42,7 +42,7 @@ lint() {
 		-o console_output_style=classic
 }
 
-# unit tests of the policies, in userspace
+# Runs the unit tests of the policies, in user space, and adds their counts.
 unit() {
 	local log=$LOG/unit.log counts status=0
 	[ -x "$TREE/tests/unit/run" ] || { fail "unit: tests/unit/run is missing" && return; }
@@ -64,7 +64,7 @@ fuzz_texts() {
 	clang -std=gnu11 -fwrapv -Wall -Werror -O1 -g -fsanitize=fuzzer,address,undefined \
 		-fno-sanitize-recover=all -DLIBFUZZER -I"$here/shim" -I"$TREE/module" \
 		-o "$program" "$here/test_text.c" "$TREE/module/control/text.c"
-	cd "$CACHE"		# where what fails is left
+	cd "$CACHE"		# libFuzzer writes a failing text to the current folder
 	"$program" -max_len=100 -max_total_time=20
 }
 
@@ -152,11 +152,11 @@ guest_tests() {
 	run_pytest guest -v -n "$(guests_at_once)" --dist loadscope --no-loadscope-reorder "${@:2}"
 }
 
-# One boot of Debian's kernel for clouds of arm64, with one policy. Where apt has no packages of
+# Boots Debian's cloud kernel for arm64 once, and tests one policy. If apt has no packages of
 # arm64, the test counts as skipped.
 test_on_arm64() {
 	if ! "$TREE/dev" kernel --arch arm64; then
-		say "left out: the module on arm64, whose kernel cannot be had here"
+		say "skipped: the module on arm64, as the arm64 kernel cannot be fetched here"
 		add_counts 0 0 1
 		return
 	fi
@@ -165,7 +165,8 @@ test_on_arm64() {
 	guest_tests arm64 -k test_adaptive
 }
 
-# A guest keeps one CPU busy for two thirds of the time, and takes up to 3 GiB.
+# Prints how many guests may run at a time: a guest keeps one CPU busy for two thirds of the time,
+# and takes up to 3 GiB.
 guests_at_once() {
 	local most room
 	most=$(($(nproc) * 3 / 2))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
 """Helpers of the benchmarks: guests that count instructions, results, tables.
 
-A guest under icount runs one instruction per nanosecond of its clock, so the time stamp counter
-counts instructions: path length, not speed. Many rounds repeat to 0.05 %, independent of load on
-the host, with two precautions. A first run, which is not counted, fills the kernel's free lists.
-And the per-CPU lists of free pages get a fixed size: by default they grow and shrink with earlier
-load, which changes a sparse pattern by up to 7 %.
+A guest under QEMU's icount runs one instruction per nanosecond of its clock, so the time stamp
+counter counts instructions: path length, not speed. Many rounds repeat to 0.05 %, independent of
+load on the host, with two precautions. A first run, which is not counted, fills the kernel's free
+lists. And the per-CPU lists of free pages get a fixed size: by default they grow and shrink with
+earlier load, which changes a sparse pattern by up to 7 %.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Results:
         return self.value(arm, case, key) / self.value(base, case, key)
 
     def complete(self, arms: Sequence[str]) -> list[str]:
-        """Return the cases that every one of these arms has."""
+        """Return the cases of which each of these arms has a sample."""
         return [
             case
             for case in self.cases()
@@ -104,13 +104,16 @@ class Results:
 
     @classmethod
     def resume(cls, path: Path | None, bench: str, about: dict[str, str]) -> Results:
-        """Return the results in a file; refuse a file whose facts (kernel, settings) differ."""
+        """Return the results saved in a file, or empty results if there is none.
+
+        Raise BenchError if the file is of another bench, or `about` (kernel, settings) differs.
+        """
         if not path or not path.exists():
             return cls(bench, about)
         found = json.loads(path.read_text())
         for key, value in {**about, "bench": bench}.items():
             if {**found["about"], "bench": found["bench"]}.get(key) != value:
-                raise BenchError(f"{path} has other {key}: remove it, or give another name")
+                raise BenchError(f"{path}: another {key}: remove it, or give another name")
         samples = [Sample(**sample) for sample in found["samples"]]
         return cls(bench, found["about"], samples)
 
@@ -132,21 +135,22 @@ def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
     """Boot a fresh guest that counts instructions."""
     with new_guest(flavor, mem=mem, icount=True, **needs) as guest:
         must(guest, "echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
-        if not has_hooks():  # Debian's kernels always have it
+        if not has_hooks():  # Debian's kernels have "always" here, the test kernels "madvise"
             must(guest, f"echo madvise >{THP}/enabled")
         yield guest
 
 
 def has_hooks() -> bool:
-    """Tell if a kernel with the hooks is measured."""
+    """Return whether kernels with the hooks are measured; else MMPOLICY_KERNEL names a kernel."""
     return not os.environ.get(ONE_KERNEL)
 
 
 def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeArm]:
-    """Return the arms that differ: if one kernel serves all arms, drop the arm that only has the
-    hooks.
+    """Return the arms to measure.
 
-    With names, return the named arms and the first one, which is the base of the ratios.
+    If one kernel serves all arms (not has_hooks()), this drops an arm that differs from the others
+    only by its kernel with the hooks. With names, return the named arms and the first one, which
+    is the base of the ratios. Raise BenchError for an unknown name.
     """
     found = [arm for arm in arms if has_hooks() or arm.setup or arm.flavor != "patched"]
     if unknown := set(names) - {arm.name for arm in arms}:
@@ -185,7 +189,7 @@ def measure(
 
 
 def counters(guest: Guest, point: str) -> dict[str, int]:
-    """Return the counters of a point, in the profile default."""
+    """Return the module's counters of a point, in the profile "default", by name."""
     text = must(guest, f"cat /sys/kernel/debug/mmpolicy/default/{point}/stats")
     return {key: int(value) for key, value in map(str.split, text.splitlines())}
 
@@ -212,19 +216,19 @@ def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], st
 def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentParser:
     """Return the parser with the options of every benchmark; --plot and --arm only with plots."""
     parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
-    parser.add_argument("--hooks", action="store_true", help="on a kernel built with the hooks")
-    parser.add_argument("--quick", action="store_true", help="fewer arms and cases")
+    parser.add_argument("--hooks", action="store_true", help="use a kernel built with the hooks")
+    parser.add_argument("--quick", action="store_true", help="measure fewer arms and cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
     if plots:
         parser.add_argument(
-            "--arm", action="append", help="only this one, beside the first; may be repeated"
+            "--arm", action="append", help="measure only this arm and the first; may be repeated"
         )
-        parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them into FILE")
+        parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="plot results to FILE")
     return parser
 
 
 def pyplot() -> Any:
-    """Return matplotlib.pyplot, which is an extra."""
+    """Return matplotlib.pyplot; raise BenchError if matplotlib, which is optional, is missing."""
     try:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError:

@@ -30,7 +30,7 @@ MAX_FILES = 8  # file descriptors passed with one message
 
 
 class Relay(threading.Thread):
-    """Relays the messages of vhost-user; the data does not pass through it."""
+    """Relays the control messages of vhost-user; the data of files does not pass through it."""
 
     def __init__(self, path: Path, server: Path) -> None:
         super().__init__(daemon=True)
@@ -78,7 +78,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def receive(source: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Return one message with its files; None at the end."""
+    """Return one message and its file descriptors; None when the peer has closed the socket."""
     header, files, _, _ = socket.recv_fds(source, HEADER.size, MAX_FILES)
     if len(header) < HEADER.size:
         return None
@@ -87,7 +87,10 @@ def receive(source: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def offer_more(text: bytes) -> bytes:
-    """Add the feature to a message with virtiofsd's features; return others unchanged."""
+    """Add VIRTIO_F_ACCESS_PLATFORM to a message with virtiofsd's features.
+
+    Return all other messages unchanged.
+    """
     request, _, size = HEADER.unpack_from(text)
     if request != GET_FEATURES or size != FEATURES.size:
         return text

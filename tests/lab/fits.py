@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The table of points in docs/kernels.md: Debian's last image of each series, by its BTF.
+"""Writes the table in docs/kernels.md: which points work on Debian's newest kernel of each series.
 
-``./dev fit --debian`` runs this, with the package index of the suite that has them.
+It reads the BTF of each kernel image. ``./dev fit --debian`` runs this, with the package index of
+the suite that has the kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FLAVORS = ("cloud-amd64", "amd64")
 
 
 def apt(*words: str, cwd: Path | None = None) -> str:
-    """Return the output of a command of apt, for the suite that has all series."""
+    """Return the output of an apt command; its package index, backports, has all series."""
     (config,) = cache_dir().glob("apt/*-backports/apt.conf")
     environment = {**os.environ, "APT_CONFIG": str(config)}
     return subprocess.check_output(words, env=environment, text=True, cwd=cwd)

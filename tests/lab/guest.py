@@ -126,7 +126,7 @@ def new_log(name: str) -> Path:
 
 
 def by_line(take: Callable[[str], object]) -> Callable[[bytes], None]:
-    """Return a sink for `Guest.run()` that hands on each whole line, without its end."""
+    """Return a sink for `Guest.run()` that calls `take` with each whole line, without newline."""
     rest = b""
 
     def sink(data: bytes) -> None:
@@ -181,15 +181,15 @@ class Guest:
 
     flavor: str = "patched"
     series: str = "6.12"
-    kernel: Path | None = None  # an image instead of a flavor
+    kernel: Path | None = None  # a kernel image to boot instead of the flavor's
     mem: str = "1G"
     cpus: int = 1
     nodes: int = 1
     bare: int = 0  # number of nodes that have only CPUs
-    swap: str | None = None
-    icount: bool = False  # time counts instructions, but jumps whenever the guest waits
-    append: str = ""
-    root: Path | None = None  # a folder with a system, which systemd boots
+    swap: str | None = None  # size of zram swap, such as 512M
+    icount: bool = False  # guest time counts instructions, but jumps whenever all CPUs idle
+    append: str = ""  # more words of the kernel command line
+    root: Path | None = None  # a folder with a system that the guest boots with systemd
     ssh: int = 0  # the port of this machine that is forwarded to the guest's port 22
     key: Path | None = None  # a certificate that is enrolled in a UEFI firmware with Secure Boot
     accel: str = "auto"  # or "kvm", "tcg"; "jumps": time jumps while all CPUs wait
@@ -228,7 +228,7 @@ class Guest:
             self.close()
 
     def close(self) -> None:
-        """Kill the guest at once."""
+        """Kill the guest and its file server at once, and remove its temporary folder."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -336,9 +336,9 @@ class Guest:
         # khugepaged copies under rcu_read_lock() at the lowest priority. On preemptible kernels
         # and a busy host, other tasks keep it from finishing for more than a minute.
         words += f" rcupdate.rcu_cpu_stall_timeout=300 {GUEST_WORDS}"
-        # Most tests write and read at once, so let writes wait until the functions are hooked.
+        # Most tests write to sysfs and check the effect at once, so writes wait for the hooks.
         words += " mmpolicy.wait_ms=60000"
-        if self.root:  # without this word, systemd is not told that the consoles exist
+        if self.root:  # no udev tells systemd of the consoles, so a getty would wait for them
             words += " systemd.mask=getty.target systemd.show_status=0"
         if self.icount:
             words += " init_on_alloc=0"
@@ -362,7 +362,7 @@ class Guest:
         while not greeting.endswith(b"ready\n"):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.commands], [], [], left)[0]:
-                raise VmError(f"no boot in {self.boot_timeout:.0f} s\n{self._why()}")
+                raise VmError(f"guest not booted in {self.boot_timeout:.0f} s\n{self._why()}")
             greeting += self._receive(self.commands)
 
     def _receive(self, end: socket.socket) -> bytes:
@@ -404,7 +404,7 @@ class Guest:
         folder = "/" if self.root else Path.cwd()
         text = f"cd {shlex.quote(str(cwd or folder))} || exit\n{command}"
         if len(text) > MAX_COMMAND:
-            raise VmError(f"command of {len(text)} bytes: put it into a file")
+            raise VmError(f"command above {MAX_COMMAND} bytes: put it into a file")
         escaped = text.replace("\\", "\\\\").replace("\n", "\\n")
         self.commands.sendall(f"{reply.token} {escaped}\n".encode(errors="surrogateescape"))
         status = self._pump(reply, timeout, terminal)
@@ -417,7 +417,10 @@ class Guest:
         return Result(TIMED_OUT, b"".join([*reply.chunks, note]), timed_out=True)
 
     def _pump(self, reply: Reply, timeout: float | None, terminal: bool) -> int | None:
-        """Pass data on until the command ends; return None if the timeout expires."""
+        """Pass data on until the command ends.
+
+        Return its exit status, or None if `timeout` seconds expire.
+        """
         deadline = time.monotonic() + timeout if timeout else None
         screen = [self.console, sys.stdin] if terminal else []
         while True:
@@ -487,14 +490,14 @@ class Guest:
             raise Splat(f"the kernel ({name}) logged:\n{splat}\nwhole log: {self.log}")
         if mark not in fresh:
             raise VmError(
-                f"the kernel log is not to be read: {mark} was written with status {written.rc}"
-                f" and has not arrived\n{written.out}{self._why()}"
+                f"the kernel log cannot be read: {mark} was written with status {written.rc}"
+                f" and has not arrived in the log\n{written.out}{self._why()}"
             )
 
     def scan_leaks(self) -> None:
         """Raise an error if kmemleak finds a leak, or if it was on at boot and is off now.
 
-        kmemleak turns itself off when it gets no memory. A kernel without it has nothing to scan.
+        kmemleak turns itself off when it gets no memory. On a kernel without it, this does nothing.
         """
         if not KMEMLEAK.search(self.log_text()):
             return
@@ -515,7 +518,7 @@ class Job:
     path: str
 
     def wait(self, timeout: float = 60) -> Result:
-        """Wait for the end; kill the command when the timeout expires."""
+        """Wait until the command ends, and return its result; after `timeout` seconds, kill it."""
         waited = self.guest.run(f"until [ -e {self.path}.rc ]; do sleep 0.05; done", timeout)
         if waited.timed_out:
             self.stop()
@@ -532,8 +535,9 @@ class Job:
 def new_guest(flavor: str, **needs: Any) -> Guest:
     """Return a guest, not yet booted, with the kernel for a flavor.
 
-    MMPOLICY_SERIES names the series, if `needs` has none. If KSRC is set, the user's own kernel
-    replaces the flavor "patched". MMPOLICY_KERNEL names a flavor that replaces all others.
+    The environment may change the kernel. MMPOLICY_SERIES names the series, unless `needs` does.
+    If KSRC is set, the user's own kernel replaces the flavor "patched". MMPOLICY_KERNEL names a
+    flavor that replaces all others.
     """
     if flavor == "patched" and os.environ.get("KSRC"):
         flavor = "ksrc"
@@ -551,28 +555,28 @@ def parse_options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--cpus", type=int, default=1, help="CPUs (default: %(default)s)")
     parser.add_argument("--nodes", type=int, default=1, help="NUMA nodes (default: %(default)s)")
     parser.add_argument("--swap", metavar="SIZE", help="zram swap of that size")
-    parser.add_argument("--icount", action="store_true", help="guest time = instructions executed")
-    parser.add_argument("--append", default="", metavar="S", help="kernel command line")
+    parser.add_argument("--icount", action="store_true", help="guest time counts instructions")
+    parser.add_argument("--append", default="", metavar="S", help="add to the kernel command line")
     for accel in ("kvm", "tcg"):
         parser.add_argument(f"--{accel}", dest="accel", action="store_const", const=accel)
     parser.add_argument(
         "--timeout", type=float, metavar="S", help="end the command after S seconds"
     )
-    parser.add_argument("--shell", action="store_true", help="an interactive shell")
+    parser.add_argument("--shell", action="store_true", help="run an interactive shell")
     parser.add_argument("command", nargs="*", metavar="CMD", help="the command (after --)")
     options = parser.parse_args(argv)
     if bool(options.command) == options.shell:
-        parser.error("give a command to run, after --")
+        parser.error("give a command to run after --, or --shell")
     return options
 
 
 def on_signal(number: int, _frame: FrameType | None) -> None:
-    """Unwind, so that the guest ends as well."""
+    """Raise SystemExit, so that the guest is ended, too."""
     sys.exit(128 + number)
 
 
 def print_bytes(data: bytes) -> None:
-    """Pass output through as it arrives."""
+    """Write output to standard output at once."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 

@@ -20,11 +20,11 @@ DRIVERS = ("virtio_pci", "virtio_console", "virtiofs", "overlay")
 
 
 class VmError(Exception):
-    """The guest cannot start, or is no longer usable."""
+    """The guest cannot start, or it cannot be used any longer."""
 
 
 def cache_dir() -> Path:
-    """Return the folder of everything that is built or kept outside the tree."""
+    """Return the folder for files that are built or kept outside the source tree."""
     if named := os.environ.get("MMPOLICY_CACHE"):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmpolicy"
@@ -50,7 +50,7 @@ class Arch:
 
     @classmethod
     def of_flavor(cls, flavor: str) -> Arch:
-        """Return the architecture of a kernel of the table of flavors."""
+        """Return the architecture of a flavor: x86-64, or arm64 if its name ends in "-arm64"."""
         if not flavor.endswith("-arm64"):
             return cls()
         # Pointer authentication in software would make a guest three times as slow.
@@ -100,7 +100,7 @@ def cpio(members: dict[str, tuple[int, bytes]]) -> bytes:
 
 
 def initramfs(init: Path = INIT, busybox: Path = BUSYBOX, /, **extra: str | bytes) -> bytes:
-    """Return the first root file system: busybox, init, and the extra files."""
+    """Return the initramfs (cpio): busybox, init, and a file for each keyword, named after it."""
     members = {
         "bin": (0o040755, b""),
         "bin/busybox": (0o100755, busybox.read_bytes()),
@@ -162,7 +162,7 @@ def works_with_kvm(image: Path) -> bool:
 
 
 def try_kvm(image: Path) -> bool:
-    """Boot to the first line of init under KVM, within ten seconds."""
+    """Return whether a guest under KVM reaches init within ten seconds."""
     with tempfile.NamedTemporaryFile() as root:
         root.write(initramfs(trial=""))
         root.flush()
@@ -196,9 +196,9 @@ def accelerator(
 
 
 def memory(total: str, nodes: int, cpus: int, bare: int = 0) -> str:
-    """Return options for shared memory, which virtiofs needs, split evenly among the nodes.
+    """Return QEMU options for the guest's memory, split evenly among the nodes.
 
-    The last `bare` nodes get no memory.
+    The memory is shared, as virtiofs needs it. The last `bare` nodes get none.
     """
     size = parse_size(total) // (nodes - bare) >> 20
     words = [f"-m {size * (nodes - bare)}M"]

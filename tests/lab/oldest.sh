@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0
-# The first commands of a new user, in a Debian 11 (tests/lab/kernels/packages.sh): as one file,
-# then from the wheel. A missing verb, or an internal error of the command, makes it fail.
+# Runs the first commands of a new user in a Debian 11 (tests/lab/kernels/packages.sh): with
+# mmpolicy.pyz, then with the wheel. Fails at a missing verb, or at an internal error of mmpolicy.
 set -euo pipefail
 cd /srv
 
@@ -10,7 +10,7 @@ says() {
 	shift
 	found=$("$@" 2>&1) || true
 	[[ $found =~ $text ]] || {
-		echo "$* does not say '$text':"
+		echo "the output of $* has no '$text':"
 		echo "$found"
 		exit 1
 	}

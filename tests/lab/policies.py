@@ -19,15 +19,15 @@ FLAGS = [f"@{HEADERS}/flags", "-Wno-uninitialized"]
 
 
 def helper() -> Path:
-    """Return the helper; the caller adds its folder to PATH."""
+    """Return the path of mmpolicy-bpf; raise BenchError if it has not been built."""
     found = cache_dir() / "bpf/mmpolicy-bpf"
     if not found.exists():
-        raise BenchError(f"no {found}: ./dev bpf builds it")
+        raise BenchError(f"{found} is missing: ./dev bpf builds it")
     return found
 
 
 def policy_object(name: str, source: str) -> Path:
-    """Return the object of a policy; compile it if it has changed."""
+    """Return the object file of a policy in C; compile it unless the cache has it."""
     include = helper().parent / "include"
     texts = [source, (HEADERS / "mmpolicy.bpf.h").read_text(), *FLAGS]
     key = hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
@@ -51,7 +51,7 @@ def example(name: str) -> Path:
 
 
 def examples_of(function: str) -> list[str]:
-    """Return the examples of a point, by the macro of their function."""
+    """Return the names of the example files that use a macro, which each point has of its own."""
     return sorted(path.name for path in EXAMPLES.iterdir() if f"{function}(" in path.read_text())
 
 

@@ -51,12 +51,15 @@ def workload(name: str, linking: str = "-static") -> Path:
 def started(
     argv: Sequence[str], mib: int, stdin: int | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a program on this machine; wait for its "ready"; kill it at the end of the block."""
+    """Start a program on this machine, wait until it prints "ready", and kill it after the block.
+
+    `mib` is the memory that the program needs, for the error if it ends before.
+    """
     with subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, text=True) as job:
         try:
             assert job.stdout
             if job.stdout.readline() != "ready\n":
-                raise BenchError(f"no {mib} MiB for the program")
+                raise BenchError(f"{argv[0]} ended early: it needs {mib} MiB of memory")
             yield job
         finally:
             job.kill()

@@ -14,7 +14,7 @@ import pytest
 
 
 class LeftOut:
-    """Leaves out tests that have passed; in workers of pytest-xdist too."""
+    """Deselects the tests that an interrupted run has passed, in workers of pytest-xdist, too."""
 
     def __init__(self, path: Path) -> None:
         self.passed = set(path.read_text().splitlines()) if path.exists() else set()
@@ -30,7 +30,7 @@ class LeftOut:
 
 
 class Kept:
-    """Records tests as they pass."""
+    """Records each test that passes in FILE.now."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.now = path, path.with_name(f"{path.name}.now")
@@ -46,7 +46,7 @@ class Kept:
                 file.write(f"{name}\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Remove the files if no test remains."""
+        """Remove the files after a run that was not interrupted."""
         ends = (
             pytest.ExitCode.OK,
             pytest.ExitCode.TESTS_FAILED,

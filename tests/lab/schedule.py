@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_S = 90.0  # seconds: longer pieces are cut
+MOST_S = 90.0  # seconds: a piece is cut before the test that would make it longer
 # environment variable that names the file in which workers record the pieces
 PIECES = "MMPOLICY_PIECES"
-UNKNOWN_S = 5.0  # seconds assumed for a test that has never run here, unless its file says more
+# seconds assumed for a test that has never run on this machine, unless its file names a duration
+UNKNOWN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Planned:
 
 
 def pieces(tests: Iterable[Planned]) -> list[list[Planned]]:
-    """Cut tests into pieces of one file and kernel, the longest piece first."""
+    """Cut tests into pieces of one file and one set of kernels; return the longest piece first."""
     cut: dict[tuple[str, frozenset[str], bool], list[list[Planned]]] = {}
     for test in tests:
         chain = cut.setdefault((test.file, test.kernels, test.together), [[]])
@@ -44,7 +45,7 @@ def pieces(tests: Iterable[Planned]) -> list[list[Planned]]:
 
 
 def recorded(path: Path) -> dict[str, float]:
-    """Return the durations of the last runs, {} if there were none."""
+    """Return the seconds that each test took in earlier runs, by name; {} if there were none."""
     try:
         found: dict[str, float] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -53,7 +54,7 @@ def recorded(path: Path) -> dict[str, float]:
 
 
 def write_json(path: Path, what: object) -> None:
-    """Write a file atomically."""
+    """Write an object as JSON to a file, atomically."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     new.write_text(json.dumps(what, indent=0, sort_keys=True))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """UEFI firmware under Secure Boot for a guest, with a key added by the owner of the machine.
 
-The firmware boots programs signed by a key in the list db: that of the owner, and Debian's, which
-signs its kernel. Linux takes keys from the list of shim (MOK) and from db. Either way a key ends up
-in its keyring .platform.
+The firmware boots programs that are signed by a key in the list db. It holds the owner's key, and
+Debian's key, which signs Debian's kernel. Linux puts the keys of db and those of shim's list (MOK)
+into its keyring .platform.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def signers(image: bytes) -> list[bytes]:
 
 
 def signature_list(certificate: bytes) -> bytes:
-    """Return a list of one certificate, which owns itself."""
+    """Return an EFI signature list with one X.509 certificate."""
     size = 16 + len(certificate)
     head = X509.bytes_le + struct.pack("<III", 28 + size, 0, size)
     return head + DATABASE.bytes_le + certificate
 
 
 def variable(name: str, vendor: uuid.UUID, *certificates: bytes) -> bytes:
-    """Return a variable of certificates, padded to the start of the next one."""
+    """Return a UEFI variable that holds certificates, padded to the start of the next variable."""
     words = f"{name}\0".encode("utf-16-le")
     data = b"".join(map(signature_list, certificates))
     header = HEADER.pack(START, ADDED, ATTRIBUTES, len(words), len(data), vendor.bytes_le)
@@ -53,7 +53,10 @@ def variable(name: str, vendor: uuid.UUID, *certificates: bytes) -> bytes:
 
 
 def variables(certificate: bytes, image: bytes) -> bytes:
-    """Return the firmware's variables. A platform key (PK) turns Secure Boot on."""
+    """Return the firmware's variable store with `certificate` and the signers of `image` in db.
+
+    The platform key (PK) in it turns Secure Boot on.
+    """
     kept = variable("PK", GLOBAL, certificate) + variable("KEK", GLOBAL, certificate)
     kept += variable("db", DATABASE, certificate, *signers(image))
     store = bytearray(EMPTY.read_bytes())

@@ -14,13 +14,14 @@ from .schedule import PIECES
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Assigns pieces to workers. Each worker collects all tests; one of them has written the
-    pieces.
+    """Assigns pieces to workers of pytest-xdist.
+
+    Each worker collects all tests; one of them has written the pieces to a file.
     """
 
     @cached_property
     def pieces(self) -> dict[str, str]:
-        """Return the piece of each test."""
+        """Return the name of the piece of each test, by node id."""
         found: dict[str, str] = json.loads(Path(os.environ[PIECES]).read_text())
         return found
 

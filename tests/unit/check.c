@@ -12,8 +12,8 @@
 #include "check.h"
 
 #define MAX_TESTS	256
-#define MAX_SECONDS	120	/* of CPU time, whatever else the machine does */
-#define MAX_FAILURES	10	/* shown of one test */
+#define MAX_SECONDS	120	/* of CPU time per test, so a busy machine fails no test */
+#define MAX_FAILURES	10	/* printed per test */
 
 static struct {
 	const char *name;
@@ -42,7 +42,7 @@ void test_add(const char *name, void (*run)(void))
 void test_failed(const char *file, int line, const char *what, double a, double b)
 {
 	if (failures++ < MAX_FAILURES)
-		printf("%s:%d: not so: %s (%g, %g)%s%s\n", file, line, what, a, b,
+		printf("%s:%d: expected %s, got %g and %g%s%s\n", file, line, what, a, b,
 		       *place ? " at " : "", place);
 }
 

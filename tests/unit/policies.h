@@ -17,7 +17,7 @@
 	  #point_ "/" #name },
 static const struct {
 	struct mmp_policy *policy;
-	enum mm_policy_point point;	/* as the file's name has it */
+	enum mm_policy_point point;	/* from the name of the file's directory */
 	const char *name;
 	const char *path;
 } policies[] = {

@@ -24,7 +24,7 @@ char *read_text(const char *path)
 	return text;
 }
 
-/* One line that begins with a letter. Returns its end. */
+/* Replays a line that begins with a letter: a new VMA, munmap() or mremap(). Returns its end. */
 static char *other_event(struct sim *sim, char *line)
 {
 	char kind = *line++;

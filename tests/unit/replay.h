@@ -8,7 +8,7 @@
 /* Replays the events of a recording. bench/recordings.py describes its lines. */
 void replay(struct sim *sim, const char *recording);
 
-/* The text of a file of the recordings, or of any other. */
+/* Returns the contents of a file as a string, which the caller frees. Aborts on errors. */
 char *read_text(const char *path);
 
 #endif /* REPLAY_H */

@@ -23,12 +23,12 @@
 #define SIM_TABLE	512UL			/* pages of a page table */
 #define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
 #define SIM_PUDS	128			/* pages of PMDs, made when needed */
-#define SIM_PAGES	(2 * SIM_PUD)		/* enough for tests without a recording */
+#define SIM_PAGES	(2 * SIM_PUD)		/* address space of tests without recordings */
 #define SIM_KNOBS	8
 
 struct mm_struct {
-	unsigned long anon_pages;	/* present now, without swap */
-	unsigned long elsewhere;	/* those in other VMAs */
+	unsigned long anon_pages;	/* present pages that the simulation has mapped */
+	unsigned long elsewhere;	/* further anonymous pages of the process */
 };
 
 struct sim {
@@ -36,18 +36,18 @@ struct sim {
 	u32 knob[SIM_KNOBS];
 	struct vm_area_struct vma;
 	pmd_t *pmds[SIM_PUDS];
-	bool crowded;			/* the same tables hold memory of other VMAs */
+	bool crowded;			/* the page tables may also map other VMAs */
 	unsigned long faults;
-	unsigned long looks;		/* at entries, by the policy */
+	unsigned long looks;		/* page table entries read by the policy */
 	struct mm_struct mm;
-	unsigned long peak;		/* of its pages */
+	unsigned long peak;		/* largest mm.anon_pages so far */
 	unsigned long folios[MMP_MAX_ORDER + 1];
 	unsigned long reasons[MMP_REASONS];
 };
 
 /*
- * Begins with an empty VMA, in a process with 4 GB elsewhere; all knobs are at
- * their defaults.
+ * Initializes @sim with an empty VMA, in a process that has 4 GB in other VMAs.
+ * All knobs are at their defaults.
  */
 void sim_init(struct sim *sim, const struct mmp_policy *policy);
 void sim_free(struct sim *sim);
@@ -59,8 +59,8 @@ void sim_vma(struct sim *sim, unsigned long start, unsigned long end);
 void sim_touch(struct sim *sim, unsigned long page);
 
 /*
- * Swaps a page out, to the slot after that of the page before it. Ignores huge
- * pages.
+ * Swaps a page out. Neighbouring pages get neighbouring swap slots. Does
+ * nothing for a huge page.
  */
 void sim_swap_out(struct sim *sim, unsigned long page);
 
@@ -73,10 +73,12 @@ void sim_move(struct sim *sim, unsigned long from, unsigned long to, unsigned lo
 /* Clears the accessed bit of a page, like reclaim and fork(). */
 void sim_age(struct sim *sim, unsigned long page);
 
+/* Returns the largest order that the policy may request in the VMA. */
+unsigned int sim_cap(const struct sim *sim);
+
 /*
  * Returns the policy's answer to a fault at a page, without handling the fault.
  */
-unsigned int sim_cap(const struct sim *sim);
 struct mmp_decision sim_ask(struct sim *sim, unsigned long page);
 
 /* Returns the number of present pages. */

@@ -151,7 +151,7 @@ TEST(how_full_a_block_has_to_be)
 		{ "u.u.u.u.u.u.u.uu" NONE_48 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ "u.u.u.u.u.u...uu" NONE_48 HERE_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ "u.u.u.u.u.....uu" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },
-		{ "u.u.u.u.u.u.uu.u" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },	/* no neighbours at an end */
+		{ "u.u.u.u.u.u.uu.u" NONE_48 HERE_16, 0, MMP_NO_NEIGHBOUR },	/* each end alone */
 	};
 
 	CHECK_MIDDLE(rows, DEFAULTS);
@@ -184,7 +184,7 @@ TEST(groups_where_no_block_is_full)
 	CHECK(beside, DEFAULTS);
 }
 
-/* One absent page, at any position, makes an example invalid. */
+/* A block or group with one absent page, at any position, is no example. */
 TEST(each_page_of_an_example_counts)
 {
 	static const u32 strict[KNOBS] = { 4, 16, 16, 32 };
@@ -252,8 +252,8 @@ TEST(folios_not_used_to_their_end)
 }
 
 /*
- * Aged memory is no evidence: reclaim and other code also clear accessed bits
- * inside folios.
+ * A clear accessed bit inside a folio does not prove that the page is unused,
+ * because reclaim and other code also clear ("age") accessed bits.
  */
 TEST(aged_memory_nearby)
 {
@@ -264,8 +264,8 @@ TEST(aged_memory_nearby)
 		{ "ummmmmmmmmmmmmuu" NONE_16 NONE_16 AGED_16 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ "mmmm" NONE_4 "mmmm" HERE_4 FULL_4 NONE_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
 		/*
-		 * Either inner page of a 16 kB group suffices to show that another party has aged
-		 * it.
+		 * A clear accessed bit of either inner page shows that other code has aged the
+		 * 16 kB group.
 		 */
 		{ "umuu" NONE_4 "umuu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
 		{ "uumu" NONE_4 "uumu" NONE_4 HERE_4 FULL_4 NONE_4 NONE_4, 2, MMP_DENSE_NEIGHBOUR },
@@ -276,7 +276,7 @@ TEST(aged_memory_nearby)
 	CHECK_MIDDLE(rows, DEFAULTS);
 }
 
-/* Swap entries are no evidence. */
+/* Swap entries near the fault do not count as used memory. */
 TEST(swap_entries_nearby)
 {
 	static const struct row rows[] = {

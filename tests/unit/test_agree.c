@@ -26,7 +26,10 @@ static pte_t some_entry(unsigned int kind)
 	return pick(2) ? UNUSED : pick(2) ? SWAPPED : __pte(0);
 }
 
-/* Runs of one kind: of whole blocks, of whole groups, or of any length. */
+/*
+ * Fills a page table from @page on with runs of entries of one kind. All runs are blocks, all are
+ * groups, or their lengths are random.
+ */
 static void fill(struct sim *sim, unsigned long page)
 {
 	const unsigned int most[] = { BLOCK, GROUP, 40, 6, 2 * BLOCK };
@@ -42,7 +45,7 @@ static void fill(struct sim *sim, unsigned long page)
 	}
 }
 
-/* A VMA with the page @fault in it, which begins and ends anywhere, often near. */
+/* Sets a random VMA that contains page @fault; in one case of four it begins, or ends, near it. */
 static void some_vma(struct sim *sim, unsigned long fault)
 {
 	const unsigned long before = pick(4) ? fault : min(fault, (unsigned long)pick(80));
@@ -51,7 +54,7 @@ static void some_vma(struct sim *sim, unsigned long fault)
 	sim_vma(sim, fault - before, min(behind, SIM_TABLE * TABLES));
 }
 
-/* Three tables, of which some are none, or a huge page. */
+/* Makes three random page tables, with random knobs. A table may be missing or a huge page. */
 static void some_tables(struct sim *sim)
 {
 	unsigned long table;
@@ -75,7 +78,7 @@ static void some_tables(struct sim *sim)
 	sim->mm.elsewhere = 1UL << pick(20);
 }
 
-/* The order by the rule for this fault, if the group around it were empty and in the VMA. */
+/* Returns the rule's order for a fault as if the group around it were empty and in the VMA. */
 static unsigned int order_if_it_fitted(struct sim *sim, const struct vm_fault *vmf,
 				       unsigned long fault)
 {
@@ -100,8 +103,9 @@ static unsigned int order_if_it_fitted(struct sim *sim, const struct vm_fault *v
 static struct { unsigned long small, large, unfit, edge, far; } seen;
 
 /*
- * Shortcut and rule see the same state of deferring and of credit. The credit may belong to another
- * process, which ran on this CPU before and whose credit must not change.
+ * Compares the answers of the shortcuts and of the rule to one fault. Both start with equal
+ * deferral and credit. The credit may belong to another process, which ran on this CPU before; a
+ * shortcut must not change it.
  */
 static void compare(struct sim *sim, unsigned long fault)
 {
@@ -143,8 +147,8 @@ static void compare(struct sim *sim, unsigned long fault)
 	}
 	EXPECT(fast.order, ==, rule.order);
 	/*
-	 * A policy that is asked only where pages are near misses no folio, and is asked little
-	 * else.
+	 * mmp_anon_order_near() returns false only where adaptive finds no neighbour, so a policy
+	 * that skips these faults misses no folio. Below, seen.far checks that it skips some.
 	 */
 	near = mmp_anon_order_near(&vmf);
 	EXPECT(fast.reason == MMP_NO_NEIGHBOUR || near, ==, true);
@@ -162,7 +166,7 @@ TEST(shortcuts_of_adaptive_agree_with_its_rule)
 	for (n = 0; n < FAULTS; n++) {
 		if (!(n % 64))
 			some_tables(&sim);
-		/* One in four is in the first or the last block. */
+		/* One fault in four is in the first or last block of its page table. */
 		fault = HERE + (pick(4) ? pick(SIM_TABLE) : (pick(2 * BLOCK) - BLOCK) % SIM_TABLE);
 		if (!pmd_none(*sim_pmd(&sim, fault)) && pte_present(*sim_pte(&sim, fault)))
 			continue;
@@ -170,7 +174,7 @@ TEST(shortcuts_of_adaptive_agree_with_its_rule)
 		compare(&sim, fault);
 	}
 	sim_free(&sim);
-	/* Each kind of answer occurred. */
+	/* Each kind of answer occurred often enough. */
 	EXPECT(seen.small, >, 30000);
 	EXPECT(seen.large, >, 20000);
 	EXPECT(seen.unfit, >, 500);

@@ -9,17 +9,17 @@
 #include "check.h"
 #include "policies.h"
 
-#define CALL		250	/* ticks of a refill ... */
-#define PAGE		100	/* ... of each of its pages ... */
-#define EMPTY		60	/* ... and more of a page that the list lacks */
-#define SINGLE		450	/* of a page that comes alone */
+#define CALL		250	/* ticks per refill */
+#define PAGE		100	/* ticks per page of a refill */
+#define EMPTY		60	/* more ticks per page that fills an empty list */
+#define SINGLE		450	/* ticks of a refill that gets only one page */
 
 struct zone_sim {
 	unsigned int batch;	/* pages that an empty list is filled with; 0: never empty */
-	unsigned int left;	/* pages above the watermark; more do not come at once */
-	unsigned int slow;	/* pages of a refill beyond which each costs half more */
-	unsigned int interrupts; /* ticks between two, on average; 0: none */
-	unsigned int list;	/* pages on the list */
+	unsigned int left;	/* pages above the watermark; a larger refill gets one page */
+	unsigned int slow;	/* pages of a refill after which each costs half more; 0: none */
+	unsigned int interrupts; /* mean ticks between two interrupts; 0: none */
+	unsigned int list;	/* pages on the CPU's free list */
 };
 
 static const struct zone_sim plenty = { .left = 1000 };
@@ -45,7 +45,7 @@ static unsigned int refill(struct zone_sim *zone, unsigned int want, u64 *ticks)
 	return got;
 }
 
-/* Returns the mean ticks per page over this many pages. */
+/* Refills until @pages pages have come. Returns the mean ticks per page. */
 static double run(const struct mmp_policy *policy, u32 knob, struct zone_sim zone,
 		  unsigned long pages)
 {
@@ -203,8 +203,8 @@ static unsigned int refills_until(unsigned int few, u64 ticks, u64 beyond)
 }
 
 /*
- * The cost of a page more than doubles, and pages beyond the first eight cost
- * far more still.
+ * If the cost of a page more than doubles, and pages beyond the eighth cost even
+ * more, the policy soon goes down to eight pages.
  */
 TEST(bulk_adaptive_notices_another_load)
 {
@@ -215,8 +215,8 @@ TEST(bulk_adaptive_notices_another_load)
 		EXPECT(size_now(), >=, 64);
 		at("time %d", i);
 		/*
-		 * If each block were followed by a nap, it would take some
-		 * 2000.
+		 * With a nap after each block, this would take about 2000
+		 * refills.
 		 */
 		EXPECT(refills_until(8, 200, 2000), <, 1600);
 	}
@@ -247,7 +247,7 @@ TEST(bulk_adaptive_times_whole_blocks)
 				in_a_row++;
 				mmp_policy_bulk_adaptive.bulk_done(0, want, want, want * PAGE);
 			} else if (in_a_row) {
-				if (naps++)	/* a block was begun before the first one */
+				if (naps++)	/* the first run may end a block begun earlier */
 					EXPECT(in_a_row % cases[i].refills, ==, 0);
 				in_a_row = 0;
 			}
@@ -257,8 +257,8 @@ TEST(bulk_adaptive_times_whole_blocks)
 }
 
 /*
- * No page is returned, or the clock stands still: the size stays within its
- * bounds.
+ * The size stays within its bounds even if refills return no page, or if the
+ * clock stands still or jumps.
  */
 TEST(bulk_adaptive_survives_nonsense)
 {

@@ -9,7 +9,7 @@
 #include "check.h"
 #include "policies.h"
 
-#define USUAL		1000	/* ticks of a page in the size that is the best */
+#define USUAL		1000	/* ticks per page at the best size */
 
 /*
  * Cost of a page: the usual cost, an extra cost for each size, and a deviation
@@ -18,7 +18,7 @@
 static struct {
 	int usual, more[129], turns[129];
 	unsigned int parts;
-	unsigned int refills[129];	/* of this size, in this comparison */
+	unsigned int refills[129];	/* by size, since the last nap */
 } cost;
 
 static int cost_now(u32 size)
@@ -36,8 +36,8 @@ static u32 now(bool *timed)
 }
 
 /*
- * Returns the number of blocks timed until the next nap, and checks the length
- * of the nap.
+ * Returns the number of blocks timed until the next nap (a run of untimed
+ * refills), and checks the length of the nap.
  */
 static double timed_blocks(void)
 {
@@ -83,8 +83,8 @@ static void sixty_four_is_best(void)
 }
 
 /*
- * As above, with costs in sixteenths of a tick; any other size costs at least
- * twice as much.
+ * Like sixty_four_is_best(), with costs in sixteenths of a tick. Each other
+ * size costs at least twice as much.
  */
 static void sixty_four_is_best_by_sixteenths(int usual)
 {
@@ -101,8 +101,8 @@ static void sixty_four_is_best_by_sixteenths(int usual)
 }
 
 /*
- * After it has moved, it compares after one block at rest, then after two,
- * three, and always five.
+ * After a move to another size, the policy rests for one block before it
+ * compares again, then for two, three, and from then on always five.
  */
 TEST(climb_rests_longer_and_longer)
 {
@@ -116,7 +116,7 @@ TEST(climb_rests_longer_and_longer)
 	do
 		i = timed_blocks();
 	while (!cost.refills[128]);
-	EXPECT(i, ==, 41);	/* with 128, and then from there with 64 */
+	EXPECT(i, ==, 41);	/* compares 64 with 128, moves, and compares 128 with 64 */
 	for (i = 0; i < ARRAY_SIZE(blocks); i++) {
 		at("nap %u", i);
 		EXPECT(timed_blocks(), ==, blocks[i]);
@@ -124,7 +124,7 @@ TEST(climb_rests_longer_and_longer)
 	}
 }
 
-/* It compares with the larger and the smaller size in turn. */
+/* The policy compares its size with the next larger and the next smaller one in turn. */
 TEST(climb_compares_with_both_neighbours)
 {
 	bool larger[10];
@@ -141,7 +141,7 @@ TEST(climb_compares_with_both_neighbours)
 	}
 }
 
-/* Returns the number of pairs that the next comparison with a size takes. */
+/* Returns the number of pairs of blocks in the next comparison with @size. */
 static unsigned int pairs_with(u32 size)
 {
 	double blocks;
@@ -219,7 +219,7 @@ TEST(climb_remembers_what_it_was_not_sure_of)
 	cost.more[128] = 250;
 	cost.turns[128] = 0;
 	EXPECT(pairs_with(128), ==, pairs_needed(&seen, 250, 0));
-	EXPECT(pairs_with(128), ==, 10);	/* and no measurement is left over */
+	EXPECT(pairs_with(128), ==, 10);	/* the decision has dropped all measurements */
 }
 
 /*
@@ -230,7 +230,7 @@ TEST(climb_outliers_count_as_twice_the_usual)
 {
 	sixty_four_is_best();
 	cost.more[128] = 500;
-	cost.turns[128] = 1500;	/* so by turns nothing at all, and three times the usual */
+	cost.turns[128] = 1500;	/* blocks cost 0 and three times the usual in turn */
 	EXPECT(pairs_with(128), ==, 128);
 }
 
@@ -242,7 +242,7 @@ TEST(climb_takes_less_than_a_128th_for_nothing)
 {
 	static const struct {
 		u32 size;
-		int more;	/* of 1000 ticks */
+		int more;	/* more ticks than the usual 1000 */
 		bool goes;
 	} cases[] = {
 		{ 128, 0, false }, { 128, -6, false }, { 32, 10, false },
@@ -350,15 +350,15 @@ TEST(climb_begins_anew_after_a_refusal)
 		mmp_policy_bulk_adaptive.bulk_done(0, 64, 0, 64 * USUAL);
 	EXPECT(now(&timed), ==, 32);
 	EXPECT(timed, ==, true);
-	cost.more[32] = 0;	/* and the best of all now, which ten pairs show */
+	cost.more[32] = 0;	/* 32 pages are the best size now; ten pairs show it */
 	cost.more[16] = cost.more[64] = 300;
 	EXPECT(timed_blocks(), ==, 1);
 	EXPECT(timed_blocks(), ==, 21);
 }
 
 /*
- * If less than half of the requested pages come, it takes a smaller size at
- * once; at half, it does not.
+ * If refills return less than half of the requested pages, the policy takes a
+ * smaller size at once; if they return half, it does not.
  */
 TEST(climb_goes_down_where_bulks_are_refused)
 {

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "arch/x86/code.h"
 
-/* Instructions that replace each other at one place, depending on the boot. */
+/* The kernel may patch in these instructions, differently at each boot: the hash skips them. */
 TEST(code_that_is_patched)
 {
 	static const struct {
@@ -63,8 +63,8 @@ TEST(code_that_names_a_place)
 	EXPECT(mmp_code_names_place(0x3d), ==, true);
 	EXPECT(mmp_code_names_place(0x45), ==, false);
 	EXPECT(mmp_code_names_place(0x04), ==, false);
-	EXPECT(mmp_code_is_address(0x81000000), ==, true);	/* as it is linked */
-	EXPECT(mmp_code_is_address(0xbfffffff), ==, true);	/* as far as it is moved */
+	EXPECT(mmp_code_is_address(0x81000000), ==, true);	/* where the kernel is linked */
+	EXPECT(mmp_code_is_address(0xbfffffff), ==, true);	/* the highest with KASLR */
 	EXPECT(mmp_code_is_address(0xfffffff0), ==, false);
 	EXPECT(mmp_code_is_address(0x1000), ==, false);
 }
@@ -77,7 +77,7 @@ TEST(code_prefix_of_one_cpu)
 	EXPECT(mmp_code_prefix_is_patched(0x65), ==, false);
 }
 
-/* The number of second bytes with which an opcode may be patched; 0 if it is not listed. */
+/* Returns for how many of the 256 ModRM bytes the opcode must count as patched. */
 static unsigned int second_bytes(u32 opcode)
 {
 	static const struct {

@@ -183,7 +183,7 @@ TEST(budget_stops_after_success_has_ended)
 	EXPECT(budget.scanned, <=, 0.2 * stock.scanned);
 }
 
-/* Allocates until the account is overdrawn. */
+/* Allocates until the account is so high that budget skips the zone. */
 static void exhaust(struct zone_sim *sim)
 {
 	begin();
@@ -210,8 +210,8 @@ TEST(budget_probes_when_memory_becomes_free)
 }
 
 /*
- * If memory becomes free, budget tries at once, even in a deferral; stock waits
- * for its end.
+ * If memory becomes free, budget compacts at once, even while mm defers
+ * compaction; stock waits until the deferral ends.
  */
 TEST(budget_ends_a_deferral_when_memory_becomes_free)
 {
@@ -348,7 +348,7 @@ TEST(budget_skips_what_mm_skips)
 	EXPECT(answer_about(&sim, &sim.zone, ORDER, 0, false), ==, MM_POLICY_TRY);
 }
 
-/* Switching the policy off and on empties its accounts. */
+/* Turning the point off and on empties the accounts of the policy. */
 TEST(budget_forgets)
 {
 	struct zone_sim sim;
@@ -394,7 +394,7 @@ TEST(budget_tries_as_stock_where_nothing_was_deferred)
 	EXPECT(answer_about(&sim, &sim.zone, ORDER, __GFP_MOVABLE, false), ==, MM_POLICY_TRY);
 }
 
-/* Nothing overflows, whatever the knobs, the zone and the clock. */
+/* No account overflows with extreme knobs, a zone of 4 PB and a clock that wraps. */
 TEST(budget_bears_extremes)
 {
 	unsigned int extreme, i;
@@ -424,7 +424,7 @@ TEST(eager_never_skips)
 	EXPECT(sim.attempts, ==, 1000);
 }
 
-/* Holds for the attempts that mm would have deferred. */
+/* One in restart_attempts attempts that mm would have deferred scans all blocks. */
 TEST(eager_looks_at_all_blocks_now_and_then)
 {
 	struct zone_sim sim;

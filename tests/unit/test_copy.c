@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* adaptive: the size of a copy of shared memory, as its written neighbours suggest. */
+/* adaptive: the order of a copy-on-write fault depends on how its neighbours were written. */
 #include <linux/bitops.h>
 #include <linux/minmax.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ TEST(a_copy_that_is_not_used_is_no_example)
 	sim_free(&sim);
 }
 
-/* As many pages as min_used_pages says. */
+/* At least min_used_pages pages, 14 by default, of a neighbouring block must be written. */
 TEST(a_block_is_copied_if_enough_pages_were_written)
 {
 	for (unsigned long missing = 1; missing < 4; missing++) {
@@ -132,8 +132,8 @@ TEST(another_page_table_is_not_looked_into)
 }
 
 /*
- * The rule, written another way: enough pages of each piece, and both its ends,
- * belong to the process.
+ * The rule, written in another way: returns true if enough pages of the piece,
+ * and both its ends, were written by the process.
  */
 static bool piece_is_own(struct sim *sim, unsigned long first, unsigned long nr)
 {
@@ -156,12 +156,12 @@ static unsigned int to_copy(struct sim *sim, unsigned long page)
 		    (first + nr < SIM_TABLE && piece_is_own(sim, first + nr, nr)))
 			most = order;
 		else if (order == 4)
-			return 0;	/* without a block, nothing larger is looked for */
+			return 0;	/* without a written block, the order is 0 */
 	}
 	return min(most, sim->knob[0]);
 }
 
-/* Runs of pages are written, and holes in them are shared, wherever they begin. */
+/* In random page tables with written runs and shared holes, adaptive answers as the rule does. */
 TEST(copies_are_as_large_as_what_was_written)
 {
 	static unsigned int found[10];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * adaptive: after how many small folios it defers, and which events end that.
+ * adaptive: after how many small folios it defers (answers faults without
+ * reading page tables), and which events end that.
  */
 #include "anon_order/defer.h"
 #include "check.h"
@@ -29,7 +30,7 @@ static unsigned long begin(struct sim *sim, unsigned long faults)
 	return sparse(sim, 0, faults);
 }
 
-/* A table is asked about once more; that is not counted as a fault. */
+/* Returns the number of faults for which the policy read page tables. */
 static unsigned long looked_at(const struct sim *sim)
 {
 	return sim->reasons[MMP_NO_NEIGHBOUR];
@@ -50,7 +51,10 @@ TEST(sparse_faults_are_deferred)
 	sim_free(&sim);
 }
 
-/* After 256 small folios a 16th of them is passed over, and at most 64; a new table is none. */
+/*
+ * After n >= 256 small folios, the next n/16 faults are deferred, at most 64. Asking for PMD size
+ * in a new page table does not count as a fault.
+ */
 TEST(sparse_faults_are_looked_at_as_often_as_documented)
 {
 	unsigned long small = 256, next = 0, looks = 256, fault;
@@ -96,7 +100,7 @@ TEST(faults_within_memory_are_looked_at_more_often)
 	sim_free(&sim);
 }
 
-/* Returns the number of faults of 16 MiB in a row after @faults sparse ones. */
+/* Returns how many faults a stream of 16 MiB takes after @faults sparse faults. */
 static unsigned long stream_after(unsigned long faults)
 {
 	struct sim sim;
@@ -134,7 +138,7 @@ TEST(a_large_folio_ends_a_deferral)
 	sim_free(&sim);
 }
 
-/* A large folio is news after more than 64 small ones; it is followed by looks as documented. */
+/* After more than 64 small folios, a large one resets deferring as defer.h says. */
 TEST(large_folios_are_news_after_many_small_ones)
 {
 	u32 small, order;
@@ -155,7 +159,7 @@ TEST(large_folios_are_news_after_many_small_ones)
 	}
 }
 
-/* Where the policy is not called for them, faults that it passes over count all the same. */
+/* Faults answered in advance count as small folios, but only if the reason is deferring. */
 TEST(answers_in_advance_count_as_deferred)
 {
 	enum mmp_reason reason;

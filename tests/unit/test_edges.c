@@ -47,7 +47,7 @@ static unsigned long nr_pages(const struct sim *sim)
 	return (sim->vma.vm_end - sim->vma.vm_start) >> PAGE_SHIFT;
 }
 
-/* A run of touches up or down, swap, ageing. */
+/* Does something random: touches pages upwards or downwards, swaps some out, or ages one. */
 static void something(struct sim *sim)
 {
 	unsigned long first = first_page(sim), n = nr_pages(sim);
@@ -101,7 +101,7 @@ TEST(no_policy_looks_outside_the_vma)
 		}
 }
 
-/* Each place of a small VMA, filled in both directions, at each offset. */
+/* VMAs of 1 to 34 pages at each offset near the end of a page table, filled up or down. */
 TEST(small_vmas_at_each_offset)
 {
 	unsigned long start, size, i;

@@ -18,7 +18,7 @@ static bool is_name(const char *name)
 	return true;
 }
 
-/* The limits of a file in sysfs and of a column of a table. */
+/* Returns true if a text fits into one line of a sysfs file and of a table: 1 to 79 characters. */
 static bool is_line(const char *text)
 {
 	return text && *text && strlen(text) < 80 && !strchr(text, '\n');
@@ -41,7 +41,7 @@ TEST(policies_have_proper_names)
 	}
 }
 
-/* The source files of the module: a policy missing in the list would not be part of it. */
+/* module/policies.h lists each file with a policy; others would not be part of the module. */
 TEST(policies_are_listed)
 {
 	static const char *const listed[] = {
@@ -148,7 +148,7 @@ TEST(knobs_have_proper_names)
 		}
 }
 
-/* khugepaged takes it for the cap of all answers. */
+/* Knob 0 must be an order, because it bounds the sizes to which khugepaged may collapse. */
 TEST(knob_0_is_an_order)
 {
 	const struct mmp_policy *policy;

@@ -20,10 +20,10 @@
 struct mm_struct {
 	struct mmp_lazy lazy;
 	unsigned char page[PAGES];
-	struct mmp_lazy_call begun[TASKS];	/* first page, pages, whether */
+	struct mmp_lazy_call begun[TASKS];	/* first page, number of pages, 1 if running */
 	unsigned long counted;	/* areas that were recounted */
-	unsigned long asked;	/* areas and holes, for mapped pages */
-	unsigned long looked;	/* areas whose entries were read for that */
+	unsigned long asked;	/* areas and holes in which mapped pages were counted */
+	unsigned long looked;	/* areas whose entries were read for that count */
 };
 
 enum { NONE, DIRTY, LAZY };
@@ -49,9 +49,9 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 	return pages;
 }
 
-/* Size of the pieces in which the tables report the hole after the pages. */
+/* Step in which count_pages() reports the hole after the pages, in bytes. */
 static unsigned long hole_size = 1UL << 39;
-static unsigned long behind_hole = ~0UL;	/* from there on all is mapped again */
+static unsigned long behind_hole = ~0UL;	/* all memory from this address on is mapped */
 
 static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsigned long *end,
 				 bool look)
@@ -67,12 +67,10 @@ static unsigned long count_pages(struct mm_struct *in, unsigned long addr, unsig
 	return there ? count(in, addr, *end, DIRTY) : 0;
 }
 
-/*
- * Called during a recount, to act as another task; and whether recounts fail.
- */
+/* Called during a recount, to act as another task; or NULL. */
 static void (*meanwhile)(struct mm_struct *in);
-static bool cannot_tell;
-static unsigned long elsewhere = 1;	/* pages that are lazily freed in each other area */
+static bool cannot_tell;	/* recounts fail */
+static unsigned long elsewhere = 1;	/* lazily freed pages in each area beyond the AREAS */
 
 static unsigned long count_lazy(struct mmp_lazy *lazy, unsigned long start)
 {
@@ -386,7 +384,8 @@ TEST(lazyfree_looks_are_not_saved_up)
 	}
 	mm.counted = 0;
 	call(&mm, PAGES / 2 + PAGES / 4, 1, 1);
-	EXPECT(mm.counted, ==, 19);	/* and a step to each of them, of the looks of 20 */
+	/* The reads saved are those of 20 areas; steps from area to area use some of them. */
+	EXPECT(mm.counted, ==, 19);
 }
 
 /* A call stops counting at its limit, and after 2,048 areas and holes. */
@@ -501,7 +500,7 @@ TEST(lazyfree_forgotten_meanwhile)
 	}
 }
 
-/* During a recount, other tasks ask, and want to recount areas, too. */
+/* During a recount, seven other tasks call mmp_lazy_ask(), which may recount areas, too. */
 static void ask_in_turn(struct mm_struct *in)
 {
 	static u32 task = 1;
@@ -534,8 +533,8 @@ TEST(lazyfree_looks_are_spent_once)
 }
 
 /*
- * 64 tasks can have calls at a time. Another one is refused until one of them
- * has ended.
+ * The calls of 64 tasks are recorded. A call of one more task is refused until
+ * one of these calls has ended.
  */
 TEST(lazyfree_many_tasks)
 {
@@ -561,7 +560,7 @@ TEST(lazyfree_waits_for_calls)
 	begin(&mm);
 	EXPECT(ask(&mm, 1, 0, 100, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LIMIT);
-	all_ended = true;	/* and all its pages were written to again */
+	all_ended = true;	/* the first call, whose pages were written to again */
 	EXPECT(ask(&mm, 2, 100, 150, 200, false), ==, MMP_ANSWER_LAZY);
 	EXPECT(mm.lazy.pages, ==, 150);
 	all_ended = false;
@@ -579,8 +578,8 @@ TEST(lazyfree_busy_areas_cost_looks)
 	asked_who_ended = 0;
 	EXPECT(ask(&mm, 2, MMP_AREA_PAGES, 150, 200, false), ==, MMP_ANSWER_LIMIT);
 	/*
-	 * One step costs each of the eight slots of its set, and the busy area
-	 * costs 64.
+	 * Each round costs 8 reads, one per slot of the set, and 64 for the
+	 * busy area. So the call comes to this area 136 times.
 	 */
 	EXPECT(asked_who_ended, ==, 136);
 	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
@@ -626,7 +625,7 @@ TEST(lazyfree_full_set)
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		mmp_lazy_found(&mm.lazy, FIRST + (PAGES + i * MMP_AREA_PAGES) * PAGE_SIZE, 1);
 	EXPECT(mm.lazy.pages, ==, MMP_LAZY_AREAS);
-	EXPECT(mm.counted, ==, 0);	/* adding such areas makes no recount */
+	EXPECT(mm.counted, ==, 0);	/* mmp_lazy_found() recounts no area */
 	for (i = 0; i < MMP_LAZY_AREAS; i++)
 		n += !mm.lazy.areas[i];
 	EXPECT(n, <, MMP_LAZY_AREAS / 4);
@@ -685,8 +684,8 @@ TEST(lazyfree_slots_that_are_empty_now)
 }
 
 /*
- * If one area of a set becomes empty, the other one stays in the set, and is
- * recounted.
+ * If one area of a set becomes empty, the set's other area stays in the set,
+ * and is still recounted.
  */
 TEST(lazyfree_another_area_of_the_set_stays)
 {
@@ -807,7 +806,7 @@ TEST(lazyfree_recount_in_pieces)
 	}
 }
 
-/* It counts nothing without a budget, or without areas. */
+/* mmp_lazy_recount() counts nothing without a budget, or without areas. */
 TEST(lazyfree_recount_of_nothing)
 {
 	unsigned int left = 0;
@@ -830,7 +829,7 @@ static unsigned int available;
 unsigned int mmp_available(const struct vm_area_struct *vma, unsigned int enough,
 			   unsigned long *pages)
 {
-	EXPECT(*pages, ==, 0);	/* a call takes none of the available pages */
+	EXPECT(*pages, ==, 0);	/* cap requests no pages */
 	return enough ? available : MMP_ALL;
 }
 

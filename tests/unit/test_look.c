@@ -9,7 +9,7 @@
 #define YOUNG		__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED)
 #define PROTNONE	__pte(_PAGE_PROTNONE | _PAGE_ACCESSED)
 #define SWAPPED		__pte(0x12345000UL)
-#define TORN		__pte(_PAGE_DIRTY | _PAGE_ACCESSED)	/* as KNL may leave it */
+#define TORN		__pte(_PAGE_DIRTY | _PAGE_ACCESSED)	/* by an erratum of Xeon Phi */
 
 TEST(only_a_page_table_is_followed)
 {
@@ -76,8 +76,8 @@ TEST(entries_say_what_is_there)
 }
 
 /*
- * Only page 512 is used: a look finds it from each distance, and no look at the page next to it
- * does.
+ * Only page 512 is used. Reading at each distance finds it from the page at that distance, and
+ * not from the page before.
  */
 TEST(each_distance_finds_its_page)
 {
@@ -140,7 +140,7 @@ TEST(a_huge_neighbour_is_one_page)
 	sim_free(&sim);
 }
 
-/* The next page of PMDs is not read, as its address is unknown. */
+/* A fault does not read PMDs in another page of PMDs, as the address of that page is unknown. */
 TEST(a_page_of_pmds_is_not_left)
 {
 	struct sim sim;
@@ -161,11 +161,11 @@ TEST(lowered_by_examples)
 	static const struct {
 		unsigned int order, free, limit, lowered;
 	} rows[] = {
-		{ 9, 0, 0, 9 },		/* never lowered */
+		{ 9, 0, 0, 9 },		/* a limit of 0 lowers no order */
 		{ 9, 1000, 0, 9 },
-		{ 9, 0, 5, 0 },		/* nothing left */
+		{ 9, 0, 5, 0 },		/* no memory left */
 		{ 4, 0, 90, 0 },
-		{ 4, 50, 5, 4 },	/* just enough */
+		{ 4, 50, 5, 4 },	/* exactly 5 % free */
 		{ 4, 49, 5, 3 },
 		{ 4, 25, 5, 2 },
 		{ 9, 25, 5, 4 },

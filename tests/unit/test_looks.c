@@ -15,14 +15,14 @@ enum { MAX_ORDER };
 
 static const struct {
 	const char *near;
-	unsigned long used, pages;	/* used pages near the fault: first, number */
+	unsigned long used, pages;	/* used pages near the fault: first one, number */
 	unsigned long fault;
 	u32 max_order;
 	unsigned int looks, order;
-	unsigned long start, end;	/* of the VMA */
-	unsigned long there;		/* a page that is there and not used, or 0 */
+	unsigned long start, end;	/* first page of the VMA, and the page after it */
+	unsigned long there;		/* a page that is present and not used; 0: none */
 } cases[] = {
-	/* The last page of each of the eight places answers most faults, and the block streams. */
+	/* Most faults need 8 reads, one per place nearby; streams also read a whole block. */
 	{ "nothing", 0, 0, FAR + 165, 4, 8, 0, 0, END, 0 },
 	{ "the block before", FAR + 144, 16, FAR + 160, 4, 24, 4, 0, END, 0 },
 	{ "the block before, two from the start", FAR + 144, 16, FAR + 160, 4, 24, 4, FAR + 128, END, 0 },

@@ -73,7 +73,7 @@ TEST(vma_size_by_examples)
 	}
 }
 
-/* khugepaged is told the order that faults get, not that of larger VMAs. */
+/* The cap for khugepaged is the order that faults get in this VMA, not max_order. */
 TEST(vma_size_says_its_cap_for_a_vma)
 {
 	struct sim sim;
@@ -88,7 +88,7 @@ TEST(vma_size_says_its_cap_for_a_vma)
 	sim_free(&sim);
 }
 
-/* The waste is less than one folio, of min_folios that fit. */
+/* At most one folio is wasted: vma_size requests an order only if min_folios folios fit. */
 TEST(vma_size_bounds_its_waste)
 {
 	unsigned long pages;

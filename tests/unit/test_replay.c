@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Recorded programs: the faults and the memory of each policy for the order of their touches. */
+/* Replays the first touches of recorded programs under each policy: its faults and memory. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static struct cost adaptive(u32 cap, const struct program *p)
 	return cost_of(&mmp_policy_anon_order_adaptive, cap, p);
 }
 
-/* Each touch of a recording is one that never was there before. */
+/* Each touch of a recording is the first one of its page, so order 0 faults at almost each. */
 TEST(recordings_are_of_first_touches)
 {
 	const struct program *p;
@@ -113,13 +113,13 @@ TEST(every_policy_lives_with_every_program)
 		}
 }
 
-/* Programs known to be out of reach of the usual bounds. */
+/* Programs with looser bounds: least share of faults saved, and most memory relative to order 0. */
 static const struct {
 	const char *name;
 	double share, memory;
 } exceptions[] = {
-	{ "gcc", 0.86, 1.14 },		/* leaves out one page of ten, for good */
-	{ "go-1.19", 0.90, 1.04 },	/* two of 28 */
+	{ "gcc", 0.86, 1.14 },		/* never touches one page of ten */
+	{ "go-1.19", 0.90, 1.04 },	/* never touches two pages of 28 */
 };
 
 static double bound(const struct program *p, bool memory, double usual)
@@ -132,7 +132,7 @@ static double bound(const struct program *p, bool memory, double usual)
 	return usual;
 }
 
-/* The part of the faults saved by 64 kB for all, and the memory of order 0. */
+/* adaptive saves most of the faults that 64 kB folios everywhere save, and takes little memory. */
 TEST(adaptive_saves_what_large_folios_save)
 {
 	const struct program *p;

@@ -18,7 +18,7 @@ static struct vm_fault fault_at(struct sim *sim, unsigned long page)
 	};
 }
 
-/* The fate of an order, and the order that results, as one number. */
+/* Returns 10 * the fate of an answer, plus the order that mmp_fate_of() has lowered it to. */
 static int fate(struct sim *sim, unsigned long page, enum mm_policy_site site,
 		unsigned int order)
 {
@@ -67,7 +67,7 @@ TEST(shadow_folios_fit_into_the_area)
 	sim_free(&sim);
 }
 
-/* One page is there: each fault of its block is spared, and no other one. */
+/* With one page present, each fault in the block around it is spared, and no other fault is. */
 TEST(shadow_folios_are_spared_by_any_page)
 {
 	struct sim sim;
@@ -135,14 +135,14 @@ static struct cost cost_of(const struct mmp_policy *policy, u32 cap, walk *walk)
 
 	sim_init(&sim, policy);
 	sim.knob[0] = cap;
-	sim.crowded = true;	/* each fault asks once */
+	sim.crowded = true;	/* then ask() asks the policy once per fault */
 	walk(&sim);
 	cost = (struct cost){ sim.faults, sim_used(&sim) };
 	sim_free(&sim);
 	return cost;
 }
 
-/* The counters as docs/policies/anon_order.md describes them. */
+/* Estimates a policy's cost from its counters as a shadow, as docs/policies/anon_order.md says. */
 static struct cost estimate_of(const struct mmp_policy *policy, u32 cap, walk *walk)
 {
 	static struct mmp_policy never = { .name = "shadowed", .anon_order = shadowed };
@@ -185,8 +185,9 @@ TEST(a_shadow_tells_what_a_fixed_order_would_cost)
 }
 
 /*
- * Where no folio fits around a fault, a folio that was not made may be the reason.
- * So the truth lies between these faults spared and not spared.
+ * If no folio fits around a fault, the reason may be that the shadow's earlier folio
+ * was not made. So the real cost lies between the estimates with and without these
+ * faults.
  */
 TEST(a_shadow_tells_between_what_adaptive_would_cost)
 {

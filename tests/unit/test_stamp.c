@@ -26,7 +26,7 @@ static void nobody(void)
 	current = &task[0];
 }
 
-/* Another task that hashes to the slot of this one. */
+/* Returns another task that hashes to the slot of task @one. */
 static struct task_struct *rival_of(struct task_struct *one)
 {
 	struct mmp_stamp *place;

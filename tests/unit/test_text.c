@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The meaning of texts: random ones, compared with the model that the files of the loaded module
- * are compared with. With -DLIBFUZZER, libFuzzer chooses the texts.
+ * Parses random texts with the module's functions and with the model in meaning.h, and compares
+ * the results. (tests/workloads/fuzz.c compares files of the loaded module with this model.) With
+ * -DLIBFUZZER, libFuzzer chooses the texts.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static void same_binding(const struct text *t)
 
 static void same_name(const struct text *t)
 {
-	char *name = malloc(NAME_SIZE), expected[NAME_SIZE];	/* so that its end is watched */
+	char *name = malloc(NAME_SIZE), expected[NAME_SIZE];	/* ASan sees an overrun */
 	bool right = to_name(t, expected);
 
 	EXPECT(mmp_parse_name(t->s, name, NAME_SIZE), ==, right ? 0 : -EINVAL);
@@ -41,13 +42,13 @@ static void same_name(const struct text *t)
 	free(name);
 }
 
-/* A copy of the text, so that nothing behind it is read unseen. */
+/* Parses a copy of the text from malloc(), so that ASan reports reads behind its end. */
 static void same(const char *s, size_t len)
 {
 	struct text t = { .s = malloc(len + 1), .len = len };
 
 	memcpy(t.s, s, len);
-	t.s[len] = '\0';	/* kernfs does */
+	t.s[len] = '\0';	/* as kernfs does */
 	same_number(&t, 0, ULONG_MAX);
 	same_number(&t, 1, 100);
 	same_binding(&t);

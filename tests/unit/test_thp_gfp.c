@@ -38,8 +38,8 @@ TEST(thp_gfp_by_examples)
 }
 
 /*
- * Holds for each policy: the hook drops all other bits, and no policy wakes
- * kswapd.
+ * Each policy sets only bits of MM_POLICY_GFP_MASK, as the hook drops others,
+ * and does not wake kswapd.
  */
 TEST(thp_gfp_stays_within_its_bits)
 {

@@ -112,12 +112,15 @@ TEST(a_walk_that_changes)
 	EXPECT(cost.pages, <=, order_0(dense_then_sparse).pages * 1.05);
 	EXPECT(cost.faults, <=, order_0(dense_then_sparse).faults);
 
-	/* A fixed order is ahead in the sparse half alone, by its waste. */
+	/*
+	 * A fixed order has fewer faults than adaptive only in the sparse half,
+	 * because it wastes memory there.
+	 */
 	cost = adaptive(4, sparse_then_dense);
 	EXPECT(cost.pages, <=, order_0(sparse_then_dense).pages * 1.02);
 	EXPECT(cost.faults, <=, best_fixed(4, sparse_then_dense).faults * 1.10);
 
-	/* Here the best fixed order is one that does not waste either. */
+	/* All pages are touched in the end, so large folios waste nothing. */
 	cost = adaptive(4, sparse_filled_up);
 	EXPECT(cost.pages, ==, AREA);
 	EXPECT(cost.faults, <, order_0(sparse_filled_up).faults / 2);
@@ -149,7 +152,7 @@ static void records(u32 cap, unsigned long size, unsigned long used, unsigned lo
 	sim_free(&sim);
 }
 
-/* Regular records are no run, wherever they lie. By chance one folio may be had. */
+/* Records at regular distances do not look like used memory; by chance, one folio may be made. */
 TEST(records_look_sparse_wherever_they_lie)
 {
 	unsigned long size, used, first;
@@ -163,7 +166,7 @@ TEST(records_look_sparse_wherever_they_lie)
 			}
 }
 
-/* The faults of a stream before it has reached the cap, and of each probe block. */
+/* Returns the most faults allowed: folios at the cap, growth of each stream, and probe blocks. */
 static unsigned long bound(u32 cap, unsigned long nr_streams)
 {
 	unsigned long blocks = AREA / SIM_TABLE;
@@ -195,7 +198,7 @@ TEST(dense_walks_get_huge_pages)
 	EXPECT(adaptive(9, every_64k).huge, ==, 0);
 }
 
-/* A folio that is never filled is no more than a 32nd of a process. */
+/* While a process grows, its last folio wastes at most 1/32 of its memory, or 64 kB. */
 TEST(folios_grow_with_the_process)
 {
 	unsigned long page;
@@ -216,7 +219,7 @@ TEST(folios_grow_with_the_process)
 	sim_free(&sim);
 }
 
-/* One accessed bit for 2 MiB tells nothing; the next probe block does. */
+/* Huge pages have one accessed bit, so adaptive notices sparse use only at the next probe block. */
 TEST(a_walk_of_huge_pages_that_turns_sparse)
 {
 	unsigned long least = order_0(every_2m).pages;
@@ -237,7 +240,7 @@ TEST(both_ends_in_use_look_dense)
 	EXPECT(adaptive(3, both_ends).pages, <, order_0(both_ends).pages + 32);
 }
 
-/* Touches @used pages of each @used + @idle: pages there, for each one touched. */
+/* Touches @used pages, skips @idle, and so on. Returns pages mapped per page touched. */
 static double bursts(u32 cap, u32 least, unsigned long used, unsigned long idle)
 {
 	unsigned long i, touched = 0;
@@ -280,7 +283,10 @@ TEST(bursts_take_bounded_memory)
 			}
 }
 
-/* So many pages of each 16, in a row or anywhere; or clusters of 1 to 20 pages, and such gaps. */
+/*
+ * Touches @of_16 pages of each 16, the first ones or random ones (@anywhere). If @of_16 is 0,
+ * touches runs of 1 to 20 pages with gaps of 1 to 20. Returns pages mapped per page touched.
+ */
 static double pieces(unsigned long of_16, bool anywhere)
 {
 	unsigned long page = START, touched = 0, left = of_16;
@@ -309,7 +315,7 @@ static double pieces(unsigned long of_16, bool anywhere)
 	return ratio;
 }
 
-/* Most examples of 16 kB are full there; the rest must not be wasted again and again. */
+/* Most 16 kB groups nearby are fully used; folios made next to them must not waste memory. */
 TEST(memory_in_pieces_takes_little_more_than_at_order_0)
 {
 	unsigned long of_16;
@@ -318,12 +324,15 @@ TEST(memory_in_pieces_takes_little_more_than_at_order_0)
 	for (of_16 = 1; of_16 < 16; of_16++) {
 		at("%lu of 16 pages", of_16);
 		EXPECT(pieces(of_16, false), <=, 1.10);
-		if (of_16 < 14)	/* below the share that min_used_pages takes for full */
+		if (of_16 < 14)	/* from min_used_pages on, blocks count as full */
 			EXPECT(pieces(of_16, true), <=, 1.10);
 	}
 }
 
-/* Fills @streams parts in turn, blocks in whatever order within 2 MB; all is aged now and then. */
+/*
+ * Fills @streams parts in turn; if @mixed, the blocks of each 2 MB in another order. Ages all pages
+ * after each @period touches. Returns the number of faults.
+ */
 static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsigned long period)
 {
 	unsigned long part = AREA / streams, faults, i, j;
@@ -335,7 +344,7 @@ static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsig
 	for (i = 0; i < AREA; i++) {
 		unsigned long at = i / streams;
 
-		if (mixed)	/* 7 is prime to the 32 blocks of a table */
+		if (mixed)	/* another order: 7 is coprime to the 32 blocks */
 			at = (at & -SIM_TABLE) + at % SIM_TABLE / 16 * 7 % 32 * 16 + at % 16;
 		sim_touch(&sim, START + i % streams * part + at);
 		if (period && i % period == period - 1)
@@ -348,7 +357,10 @@ static unsigned long aged_fill(u32 cap, unsigned long streams, bool mixed, unsig
 	return faults;
 }
 
-/* Reclaim, DAMON and clear_refs age memory in ranges; that is no evidence of sparse use. */
+/*
+ * Reclaim, DAMON and clear_refs clear the accessed bits of whole ranges. The
+ * policy must not take these ranges for sparsely used memory.
+ */
 TEST(memory_that_others_age)
 {
 	unsigned long streams;

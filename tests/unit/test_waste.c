@@ -10,12 +10,12 @@
 #include "policies.h"
 #include "sim.h"
 
-/* A piece whose pages are all present, and not all used. */
+/* A block whose pages are all present, and none used. */
 static const pte_t wasted[BLOCK] = { [0 ... BLOCK - 1] = { _PAGE_PRESENT | _PAGE_USER } };
 
 /*
- * Returns how many looks a process without credit makes until it has some; 1 if
- * it has.
+ * Returns after how many calls mmp_credit_left() is true: 1 if the process has
+ * credit already.
  */
 static unsigned int looks_until_credit(void)
 {
@@ -27,7 +27,7 @@ static unsigned int looks_until_credit(void)
 }
 
 static const struct {
-	unsigned int earned, groups, blocks;	/* full blocks; wasted pieces */
+	unsigned int earned, groups, blocks;	/* folios earned; wasted groups and blocks */
 	unsigned int looks;
 } cases[] = {
 	/* The credit of a new process is for nine groups, or sixteen blocks. */
@@ -57,7 +57,7 @@ TEST(waste_costs_credit)
 	}
 }
 
-/* A look is free until there is less than none. */
+/* A credit of 0 is still enough, and the call does not change it. */
 TEST(credit_of_none_is_enough)
 {
 	mmp_credit.left = 0;
@@ -65,7 +65,7 @@ TEST(credit_of_none_is_enough)
 	EXPECT(mmp_credit.left, ==, 0);
 }
 
-/* Used pieces, incomplete ones, and a folio below a block neither cost nor earn. */
+/* Used memory and areas with a hole cost no credit; a folio below 64 kB earns none. */
 TEST(waste_is_what_is_there_and_not_used)
 {
 	pte_t hole[BLOCK];
@@ -84,7 +84,7 @@ TEST(waste_is_what_is_there_and_not_used)
 	EXPECT(mmp_credit.left, ==, before);
 }
 
-/* Without credit a full group is no example, and the reason says that there was one. */
+/* Without credit, a full group gives no folio; the reason SPARSE_NEIGHBOUR tells that it exists. */
 TEST(waste_is_the_reason)
 {
 	for (unsigned int groups = 0; groups < 3; groups++) {

@@ -49,7 +49,7 @@ void backward(struct sim *sim)
 	down(sim, START, START + AREA);
 }
 
-/* From a page that no folio begins at, to one where none ends. */
+/* A VMA whose start and end are not aligned to any folio. */
 void unaligned(struct sim *sim)
 {
 	sim_vma(sim, START + 5, START + AREA + 11);
@@ -65,7 +65,7 @@ void streams(struct sim *sim)
 		sim_touch(sim, START + i % STREAMS * part + i / STREAMS);
 }
 
-/* As threads go: now this one for a while, now that. */
+/* Like threads on several CPUs: a random stream advances by a random number of pages. */
 void uneven_streams(struct sim *sim)
 {
 	unsigned long part = AREA / STREAMS, done[STREAMS] = {}, sum;
@@ -117,7 +117,7 @@ void sparse_filled_up(struct sim *sim)
 	up(sim, START, START + AREA, 1);
 }
 
-/* 16 MiB in full, then one page in each 2 MiB. */
+/* Touches the first 16 MiB in full, then one page in each 2 MiB. */
 void every_2m(struct sim *sim)
 {
 	sim_vma(sim, START, START + 128 * SIM_TABLE);
@@ -158,7 +158,7 @@ static void discard(struct sim *sim)
 	memcpy(sim->knob, knob, sizeof(knob));
 }
 
-/* Once more, after its memory has been given back. */
+/* Touches a stack again after its memory was freed: the VMA keeps its size. */
 void stack_again(struct sim *sim)
 {
 	stack(sim);
@@ -194,7 +194,7 @@ void swap_in_sparse(struct sim *sim)
 	up(sim, START, START + AREA, 16);
 }
 
-/* The child's pages look unused; it goes on where all of them end. */
+/* After fork(), the child's pages look unused, and it touches new pages after them. */
 void after_fork(struct sim *sim)
 {
 	unsigned long page;
@@ -212,7 +212,7 @@ void across_pmd_pages(struct sim *sim)
 	up(sim, SIM_PUD - AREA / 2, SIM_PUD + AREA / 2, 1);
 }
 
-/* In full at first, then the first and the last page of each 64 kB. */
+/* Touches a 32nd of the area in full, then the first and the last page of each 64 kB. */
 void both_ends(struct sim *sim)
 {
 	unsigned long page;

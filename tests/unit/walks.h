@@ -6,7 +6,7 @@
 #include "sim.h"
 
 #define AREA	16384UL			/* pages: 64 MiB, of many page tables */
-#define START	(3 * SIM_TABLE)		/* where most areas start */
+#define START	(3 * SIM_TABLE)		/* page at which the VMAs of most walks start */
 
 typedef void walk(struct sim *sim);
 
@@ -17,6 +17,6 @@ walk heap, stack, stack_again;
 walk swap_in_forward, swap_in_backward, swap_in_sparse;
 walk after_fork, across_pmd_pages, both_ends;
 
-unsigned int pick(unsigned int n);	/* 0..n-1, repeatable in each run */
+unsigned int pick(unsigned int n);	/* pseudo-random, 0..n-1; equal in each run */
 
 #endif /* WALKS_H */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Memory to fault, and to pin. */
+/* Maps aligned anonymous areas, and pins memory. */
 #ifndef AREAS_H
 #define AREAS_H
 
@@ -12,7 +12,7 @@
 
 #define PMD_PAGES	512UL
 #define PMD		(PMD_PAGES * PAGE)
-#define MAX_BUFFERS	(1 << 14)	/* of one ring */
+#define MAX_BUFFERS	(1 << 14)	/* buffers that one io_uring can register */
 
 static inline void check(int failed, const char *what)
 {
@@ -20,7 +20,10 @@ static inline void check(int failed, const char *what)
 		die(what);
 }
 
-/* Maps an aligned area without neighbours. */
+/*
+ * Maps an area aligned to 2 MiB, with free address space around it, so no other
+ * VMA is merged into it. @advice is for madvise(); below 0: none.
+ */
 static inline void *map_flags(size_t bytes, int advice, int flags)
 {
 	char *p = mmap(NULL, bytes + 2 * PMD, PROT_READ | PROT_WRITE,

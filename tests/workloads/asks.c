@@ -2,9 +2,10 @@
 /*
  * asks KIND TIMES: cost of one question to a point, including its surroundings.
  *
- * large: a fault that may get a large folio, in memory that is dropped each time. free: one page is
- * freed lazily, and used again. Prints the instructions of each, or another unit of the time stamp
- * counter: the median of batches, as the kernel does other work now and then.
+ * KIND is "large": a fault that may get a large folio, after MADV_DONTNEED; or "free": a page is
+ * written, and freed by MADV_FREE. Prints the mean cost of one round in the median batch, in ticks
+ * of the time stamp counter (instructions under QEMU's icount). The median leaves out batches in
+ * which the kernel did other work.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -19,7 +20,7 @@
 #define HUGE	(2UL << 20)
 #define BATCHES	25
 
-/* Returns the beginning of 2 MiB. */
+/* Maps 2 MiB of memory, aligned to 2 MiB. */
 static char *map(void)
 {
 	char *at = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -50,7 +51,7 @@ static int ascending(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The median of all batches but the first, which warms up. */
+/* Returns the median of ticks per call, over all batches but the first, which warms up caches. */
 static uint64_t median_of_batches(void (*again)(char *at), char *at, int times)
 {
 	uint64_t ticks[BATCHES + 1];

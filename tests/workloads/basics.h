@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Shared by many of these programs. */
+/* Constants and helpers that many of the test programs use. */
 #ifndef BASICS_H
 #define BASICS_H
 
@@ -17,7 +17,7 @@ static inline void die(const char *what)
 	exit(1);
 }
 
-/* Makes QEMU go on with another CPU. */
+/* Tells the CPU that this is a good time to pause; QEMU then emulates another CPU. */
 static inline void pause_cpu(void)
 {
 #ifdef __x86_64__

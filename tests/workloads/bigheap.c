@@ -3,12 +3,13 @@
  * bigheap MIB full|half|mixture|sixteenth|N [madvise [MOST]] - random accesses to a heap, to
  * measure their time.
  *
- * Touches pages in random order: all of them, the first half of each 2 MB, that of every second
- * 2 MB and all of the others, one page in 16, or the first N pages of each 2 MB. With madvise, it
- * then asks for huge pages. Prints "ready", then a line four times a second: nanoseconds of an
- * access to a touched page, and the longest 32 accesses in microseconds; one access in four is a
- * write. After MOST accesses it sleeps until the next line, as a server with a fixed load does. A
- * wrong word in a page ends it with 1.
+ * Touches pages in random order: all of them (full), the first half of each 2 MB (half), the first
+ * half of every second 2 MB and all of the others (mixture), one page in 16 (sixteenth), or the
+ * first N pages of each 2 MB. With "madvise", it then requests huge pages. Prints "ready", then a
+ * line four times a second: mean nanoseconds of an access to a touched page, and microseconds of
+ * the slowest 32 accesses in a row; one access in four is a write. After MOST accesses it sleeps
+ * until the next line, as a server with a fixed load does. Exits with status 1 if a page holds a
+ * wrong word.
  */
 #define _GNU_SOURCE
 #include <stdbool.h>
@@ -41,7 +42,10 @@ static bool wanted(size_t page, const char *how)
 	return !strcmp(how, "full") || page % HUGE < strtoul(how, NULL, 10);
 }
 
-/* The next page depends on this one. All words but the first may be written. */
+/*
+ * Checks the first word of a page, and writes another word in one access of four. Mixes the first
+ * word into @rng, so the next access depends on this one.
+ */
 static uint64_t access_one(char *memory, size_t page, uint64_t *rng)
 {
 	uint64_t *words = (uint64_t *)(memory + page * PAGE);

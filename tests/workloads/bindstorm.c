@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bindstorm SECONDS: processes that are forked, fault, move and exit, while others create, set,
- * bind and delete profiles, create and remove cgroups, run experiments, let leases expire and reset
- * everything. Prints counts as one JSON object; exits with status 1 if a page held unexpected data,
- * or if an operation failed with an unexpected error.
+ * bindstorm SECONDS: some processes fork, fault, move to other cgroups and exit, while other
+ * processes create, set, bind and delete profiles, create and remove cgroups, run experiments, let
+ * leases expire and reset everything. Prints counts as one JSON object; exits with status 1 if a
+ * page held unexpected data, or if an operation failed with an unexpected error.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define ROOT		"/sys/kernel/mmpolicy/"
 #define CGROUPS		"/sys/fs/cgroup/storm"
 #define PROFILES	4
-#define CGROUP_NAMES	4	/* on each of two levels */
+#define CGROUP_NAMES	4	/* cgroups on each of two levels */
 #define WORKERS		3
 #define PAGES		512UL
 
@@ -29,7 +29,7 @@
 static struct {
 	atomic_ulong created, deleted, bound, unbound, enabled, resets, expired;
 	atomic_ulong born, moved, refused, mismatches;
-	_Atomic pid_t children[WORKERS];	/* the last one of each worker */
+	_Atomic pid_t children[WORKERS];	/* PID of each worker's latest child */
 } *all;
 
 static uint64_t rng;
@@ -41,7 +41,7 @@ static unsigned int below(unsigned int n)
 	return (rng >> 33) % n;
 }
 
-/* Errors of an operation that comes too late or too early. */
+/* Returns true for errors of an operation whose object another process has removed or changed. */
 static bool expected(int error)
 {
 	static const int errors[] = {
@@ -81,7 +81,7 @@ static bool put(const char *path, const char *format, ...)
 	return ok;
 }
 
-/* A file of one of the profiles, which may not exist. */
+/* Returns the path of a file in a random profile, which may not exist. */
 static const char *of_profile(const char *file)
 {
 	static char path[128];
@@ -90,7 +90,7 @@ static const char *of_profile(const char *file)
 	return path;
 }
 
-/* One of the cgroups on the first level, or below one of them. */
+/* Returns the path of a file in a random cgroup, on the first or the second level. */
 static const char *a_cgroup(const char *file)
 {
 	static char path[128];
@@ -154,7 +154,7 @@ static void experiment(void)
 	usleep(below(50000));
 }
 
-/* Leaves the others alone for a while, then removes everything. */
+/* Sleeps while the other actors work, then lets a lease expire, or not, and resets everything. */
 static void start_anew(void)
 {
 	usleep(500000 + below(2500000));
@@ -187,7 +187,7 @@ static void live(void)
 	for (int i = below(8); i >= 0; i--) {
 		all->moved += put(a_cgroup("cgroup.procs"), "0");
 		fault();
-		if (!below(4) && fork() < 0)	/* the child goes on as its parent does */
+		if (!below(4) && fork() < 0)	/* the child runs the rest of this loop, too */
 			die("fork");
 	}
 	fault();

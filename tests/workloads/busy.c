@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * busy: reads 1 GB of random bytes at a time, as any user may. Each read takes seconds, without
- * sleeping, so the kernel sees late that the process has left the code that it was in. A kernel
- * with lazy preemption sees that at the end of nearly each call, so calls must not be short.
+ * busy: reads random bytes, 1 GB per system call, as an unprivileged user. Each call takes seconds
+ * and does not sleep. So RCU tasks, for which ftrace waits, sees late that the process has left the
+ * kernel code that it was in. With lazy preemption, nearly each end of a call shows that, so calls
+ * must be long.
  */
 #include <fcntl.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * crumble: leaves no free memory in blocks larger than two pages. It takes all free memory by
- * single pages, and gives back those that are not the first of four in physical memory. Remaining
- * larger blocks then go into an area with large folios, so a policy for large folios must be
- * active. Prints one JSON object, kB free in total and in larger blocks, and waits, as its exit
- * would undo the effect.
+ * crumble: fragments free memory, so that no free block is larger than two pages. It allocates all
+ * free memory as single pages, and frees those that are not the first of four in physical memory.
+ * Remaining larger blocks are then allocated for an area with large folios, so a policy for large
+ * folios must be active. Prints one JSON object: kB free in total, and in larger blocks. Then waits
+ * until it is killed, as its exit frees the memory.
  */
 #define _GNU_SOURCE
 #include <string.h>
@@ -13,7 +13,7 @@
 
 #include "folios.h"
 
-#define LEFT		(4UL << 20)	/* not taken, or the OOM killer comes */
+#define LEFT		(4UL << 20)	/* bytes left free, so that the OOM killer is not invoked */
 #define STEP		64UL		/* pages between two checks */
 
 static unsigned char *map(size_t size)

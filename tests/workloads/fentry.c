@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * fentry FUNCTION: attaches an empty BPF program to a function of the kernel. Prints "attached"
- * once it runs, and stays until it is killed. Exits with a message if the attachment fails.
- * /proc/PID/fdinfo/PROGRAM counts runs, if the statistics are on.
+ * once it is attached, and waits until it is killed. Exits with a message if attaching fails.
+ * /proc/PID/fdinfo/9 (PROGRAM) has the number of runs if kernel.bpf_stats_enabled is 1.
  */
 #include <fcntl.h>
 #include <linux/bpf.h>
@@ -14,7 +14,7 @@
 
 #include "basics.h"
 
-#define PROGRAM	9	/* its file descriptor */
+#define PROGRAM	9	/* file descriptor of the BPF program */
 
 static char *read_all(const char *path)
 {
@@ -34,7 +34,7 @@ static char *read_all(const char *path)
 	return text;
 }
 
-/* Returns the size of a type beyond its head. */
+/* Returns the bytes that follow struct btf_type in the BTF of a type. */
 static size_t more(const struct btf_type *type)
 {
 	static const size_t each[NR_BTF_KINDS] = {

@@ -5,8 +5,9 @@
  * it has mmpolicy_folded (module/tests/folded.c) look at its entries, LOOKS times. Verifies
  * the contents of its memory.
  *
- * A block of 64 kB is used from its ends on, or at one of three pages alone. So all pages inside of
- * a block are never used before its ends are, unless a fault has mapped a folio there.
+ * A block of 64 kB is used in full, the first and last page first, or at one of three pages only.
+ * So no block has all its inner pages used before both ends are, unless a fault has mapped a folio
+ * there.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -36,8 +37,8 @@
 #define MPOL_MF_MOVE	2
 
 static char *unit[UNITS], *spare;
-static unsigned int value[UNITS];	/* in each page that is not empty */
-static char full[UNITS][UNIT / PAGE];	/* is it? A read of an empty one would map the zero page */
+static unsigned int value[UNITS];	/* the first word of each written page of the unit */
+static char full[UNITS][UNIT / PAGE];	/* 1: page written; do not read others */
 static uint64_t state;
 
 static unsigned int draw(unsigned int n)
@@ -139,7 +140,7 @@ static void protect(int i)
 
 static void advise(int i, int advice)
 {
-	madvise(unit[i], UNIT, advice);	/* may fail, as where there is nothing to collapse */
+	madvise(unit[i], UNIT, advice);	/* may fail, as MADV_COLLAPSE in an empty unit does */
 }
 
 static void migrate(int i)
@@ -150,7 +151,7 @@ static void migrate(int i)
 	syscall(SYS_mbind, unit[i], UNIT, 0, NULL, 0UL, 0);
 }
 
-/* Empties a unit, and uses all of each block of it, or one page. */
+/* Empties a unit; then uses each of its blocks in full, or only one page of the block. */
 static void anew(int i)
 {
 	if (madvise(unit[i], UNIT, MADV_DONTNEED))

@@ -29,7 +29,7 @@ static inline void read_words(int fd, uint64_t first, uint64_t *words, size_t n)
 		die("pread");
 }
 
-/* A piece of kpageflags: reading page by page would take long. */
+/* Cache of 512 entries of /proc/kpageflags, because reading entry by entry would take long. */
 static struct {
 	uint64_t first, flags[512];
 	bool valid;
@@ -65,7 +65,10 @@ static inline int folio_order(uint64_t pfn)
 	return order;
 }
 
-/* Adds to pages[order] for each page of the range, to pages[MAX_ORDER + 1] for absent pages. */
+/*
+ * For each page of a range, increments @pages[order of its folio], or
+ * @pages[MAX_ORDER + 1] if the page is absent.
+ */
 static inline void folio_histogram(const void *start, size_t bytes, unsigned long *pages)
 {
 	size_t n = bytes / PAGE;

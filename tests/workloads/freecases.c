@@ -3,14 +3,14 @@
  * freecases errno: errno of MADV_FREE on each kind of mapping, and whether refused calls left the
  * data alone.
  * freecases range MIB [SECOND_MIB]: writes to MIB, frees them with MADV_FREE, then writes to
- * SECOND_MIB more; reports the fate of the first pages.
- * freecases hog MIB: as range, with nothing freed.
- * freecases once MIB: as range, as the first and only call.
- * freecases told MIB: as range, with a userfaultfd that receives removals.
- * freecases wide MIB: instructions, or another unit of the time stamp counter, of such a call on a
- * range of 64 TB with MIB at its beginning.
- * freecases sparse MIB KB: as wide, for a call on MIB with one page in each KB, and for the next
- * call on the rest.
+ * SECOND_MIB more; counts which of the first pages are present or swapped out after each step.
+ * freecases hog MIB: like range, but frees nothing.
+ * freecases once MIB: like range, but without an earlier MADV_FREE of another page.
+ * freecases told MIB: like range, with a userfaultfd that receives events of removed pages.
+ * freecases wide MIB: the ticks of MADV_FREE (time stamp counter; instructions under icount) on a
+ * range of 64 TB with MIB of memory at its beginning.
+ * freecases sparse MIB KB: the ticks of MADV_FREE on MIB with one page in each KB, and of a second
+ * call on this range.
  * Prints one JSON object.
  */
 #define _GNU_SOURCE
@@ -114,7 +114,7 @@ static void errnos(void)
 	try_mixed();
 }
 
-/* Incompressible pages. */
+/* Writes random bytes, so that zram cannot compress the pages. */
 static void fill(unsigned char *area, size_t size)
 {
 	uint64_t rng = SEED;
@@ -144,7 +144,7 @@ static void what_has_become(const unsigned char *area, size_t size)
 
 static const int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
 
-/* A policy that must see a process first gets a call, and time. */
+/* Frees a page and waits, as cap counts a process after its first MADV_FREE only. */
 static void introduce(void)
 {
 	if (madvise(map(PAGE, prot, anon, -1), PAGE, MADV_FREE))

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * fuzz MODULE.ko SEED WRITES WORKERS: random writes of random texts to all files of the module.
- * WORKERS processes write concurrently, to profiles of their own, and bind processes and cgroups of
- * their own; the first one also owns the singletons: "default", the experiment, the lease. Each
- * knows the expected answers of the module and the expected contents of its files. All touch
- * memory.
+ * fuzz MODULE.ko SEED WRITES WORKERS: writes random texts to all files of the module. WORKERS
+ * processes write concurrently. Each has its own profiles, processes and cgroups; the first one
+ * also owns the profile "default", the experiment and the lease. Each worker computes the expected
+ * answer to each write and the expected contents of its files (model.h). All workers touch memory.
  *
- * After some writes all wait, and everything is compared; then comes a reset, an expiry (after
- * which all writes are refused), a reload with random parameters, or nothing. Every third time, all
- * write to the files of all, while everything is reset, expires and is unloaded; after that, too,
- * the state must be as after load. Equal seeds give equal writes.
+ * A round ends after some writes: all workers wait, and the supervisor compares all files with the
+ * models. Then it resets the module, lets a lease expire (all writes then fail), reloads the module
+ * with random parameters, or does nothing. Every third round is chaos: workers write to the files
+ * of all workers, while the supervisor resets, expires and unloads. A reset must then restore the
+ * state after load. Equal seeds give equal writes.
  *
  * Prints one JSON object. Exits with status 1 at a deviation.
  */
@@ -24,15 +24,15 @@
 
 #include "model.h"
 
-#define WORKERS		8	/* at most */
-#define PER_ROUND	400	/* writes of a worker */
-#define ROOM		8192	/* for a text */
+#define WORKERS		8	/* largest number of workers */
+#define PER_ROUND	400	/* writes per worker */
+#define ROOM		8192	/* bytes of the longest text */
 #define CGROUPS_ROOT	"/sys/fs/cgroup/fuzz"
 
 static struct {
 	pthread_barrier_t barrier;
 	atomic_ulong writes, refused, chaotic;
-	atomic_int busy;	/* workers that have not ended their part of a round */
+	atomic_int busy;	/* workers that still write in this round */
 	bool latched, chaos, over;
 	struct model model[WORKERS];
 } *all;
@@ -41,7 +41,7 @@ static unsigned long resets, expiries, loads;
 static int workers;
 static uint64_t seed, rng;
 static const char *module;
-static char *pristine;		/* all files as after load */
+static char *pristine;		/* contents of all files after load */
 
 static unsigned int below(unsigned int n)
 {
@@ -140,7 +140,7 @@ struct put {
 
 static struct put put = { .text.s = put.room };
 
-/* In a round of chaos, files come and go, and no worker knows their state. */
+/* Returns true if @err is possible in a round of chaos, in which no worker knows the state. */
 static bool may_be(int err)
 {
 	static const int errors[] = {
@@ -160,7 +160,10 @@ static void quote(const struct text *t)
 	fprintf(stderr, " (%zu bytes) ", t->len);
 }
 
-/* @expected is an errno, or NONE if the model does not know. */
+/*
+ * Writes put.text to put.path, and compares the errno with @expected. Without chaos, skips writes
+ * whose answer the model does not know (NONE).
+ */
 static void write_it(int expected)
 {
 	int err;
@@ -176,7 +179,7 @@ static void write_it(int expected)
 	wrong("-> %s: \"%s\", not \"%s\"\n", put.path, strerror(err), strerror(expected));
 }
 
-/* A write of nothing does nothing, if the file exists. */
+/* Like write_it(), for a text that may be empty: writing 0 bytes succeeds if the file exists. */
 #define CHECKED(exists, answer) \
 	write_it(all->chaos ? NONE : put.text.len ? (answer) : (exists) ? 0 : ENOENT)
 
@@ -185,7 +188,7 @@ static void file_path(const struct model *m, int profile, const char *file)
 	snprintf(put.path, sizeof(put.path), PROFILES "/%s/%.79s", name_of(m, profile), file);
 }
 
-/* Mostly one that exists. */
+/* Returns a random profile of the worker, in most cases one that exists. */
 static int some_profile(const struct model *m)
 {
 	int profile = below(NAMES);
@@ -288,7 +291,7 @@ static void fault(struct model *m)
 	munmap(area, pages * PAGE);
 }
 
-/* A child of a bound process is bound too; its exit ends that binding. */
+/* Forks a child, or kills one. A child inherits its parent's binding; its exit ends the binding. */
 static void other_process(struct model *m)
 {
 	struct object *self = &m->object[PROCESSES][0];
@@ -326,7 +329,7 @@ static void other_cgroup(struct model *m)
 	*cgroup = (struct object){ cgroup->id ? 0 : st.st_ino, NONE };
 }
 
-/* The value does not matter, as long as it is readable. */
+/* Reads a file whose value the model does not know. Reading must succeed, except in chaos. */
 static void read_something(struct model *m)
 {
 	static const char *const names[] = {
@@ -374,7 +377,7 @@ static void check_file(const struct model *m, int profile, unsigned int k)
 	check_line(m, put.path, text);
 }
 
-/* In any order. */
+/* Checks that "pids" or "cgroups" of a profile lists the expected bindings, in any order. */
 static void check_bound(const struct model *m, int profile, int kind)
 {
 	int expected = 0, found = 0;
@@ -400,7 +403,7 @@ static void check_profile(const struct model *m, int i)
 {
 	file_path(m, i, "");
 	if (m->profile[i].exists != !access(put.path, F_OK))
-		wrong("%s: is it there?\n", put.path);
+		wrong("%s exists and should not, or the reverse\n", put.path);
 	if (!m->profile[i].exists)
 		return;
 	for (unsigned int k = 0; k < nr_files; k++)
@@ -570,7 +573,7 @@ static void expire(void)
 	all->latched = true;
 }
 
-/* With a policy for some points from the start. */
+/* Unloads the module, and loads it with module parameters that set policies of some points. */
 static void load_again(void)
 {
 	char params[512] = "";
@@ -602,11 +605,11 @@ static void as_after_load(void)
 	await_state("stock");	/* an expiry may be in progress */
 	now = tree_snapshot();
 	if (strcmp(now, pristine))
-		wrong("not as after load:\n%s\n", now);
+		wrong("after a reset, the files differ from those after load:\n%s\n", now);
 	free(now);
 }
 
-/* Everything at once, while the workers write. */
+/* Lets leases expire, unloads and loads the module, and resets it, while the workers write. */
 static void chaos(void)
 {
 	while (all->busy) {

@@ -33,7 +33,7 @@ static size_t pick(size_t n)
 
 static uint64_t *pool;		/* page i begins with the word i + 1, or is absent */
 static size_t pool_pages;
-static unsigned char *kept;	/* by page; or PINNED */
+static unsigned char *kept;	/* per page: 0 freed, 1 kept, or PINNED */
 
 #define PINNED		2
 
@@ -53,7 +53,9 @@ static void make_pool(size_t pages)
 	fill();
 }
 
-/* Blocks are those of physical memory, of 2 MiB; pinned pages are 64 kB apart. */
+/*
+ * Pins pages in @percent percent of the 2 MiB blocks of physical memory, at most one in each 64 kB.
+ */
 static void pin_blocks(unsigned int percent)
 {
 	static unsigned char seen[1 << 20], chosen[1 << 15];
@@ -112,7 +114,7 @@ static unsigned long damaged(void)
 
 /* ---- Interference */
 
-/* A pipe that holds a page or more: unmovable memory. */
+/* Replaces a pipe by a new one that holds four pages: unmovable memory. */
 static void fill_pipe(int *ends)
 {
 	static const char data[PAGE * 4];
@@ -163,7 +165,7 @@ static const char *const events[] = {
 
 static long happened[EVENTS];
 
-/* Adds the events so far, or subtracts them. */
+/* Adds (@sign 1) or subtracts (-1) the counters of /proc/vmstat, to get the events in between. */
 static void add_events(int sign)
 {
 	FILE *file = fopen("/proc/vmstat", "r");
@@ -222,7 +224,7 @@ static void one_round(int order, size_t tries, unsigned int percent, const char 
 	for (size_t i = 0; i < tries; i++)
 		try(page_at(area, i << order), order);
 	add_events(1);
-	/* With its page tables, which would keep large folios out next time. */
+	/* This also frees the page tables; a PMD with a page table gets no huge page. */
 	check(munmap(area, bytes), "munmap");
 }
 

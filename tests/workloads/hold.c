@@ -17,7 +17,7 @@
  *
  * A virtual machine stalls a task regardless of locks: the program, or a reader that has its lock.
  * So each CPU has a control: a process of its own, first on that CPU, that wakes up four times a
- * millisecond and makes an mmap(), too. While that is late, the CPU has stalled.
+ * millisecond and calls mmap(), too. If the control wakes up late, its CPU has stalled.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -44,7 +44,7 @@ struct span {
 	double begin, end;
 };
 
-/* The stalls seen by the control of a CPU; the latest ones are kept. */
+/* Stalls that a CPU's control has recorded: their number, and the latest KEPT of them. */
 struct stalls {
 	unsigned long number;
 	struct span spans[KEPT];
@@ -109,10 +109,10 @@ static void go_first(int priority)
 	struct sched_param first = { .sched_priority = priority };
 
 	if (sched_setscheduler(0, SCHED_FIFO, &first))
-		fprintf(stderr, "without SCHED_FIFO\n");
+		fprintf(stderr, "hold: SCHED_FIFO is not permitted, so other tasks may delay it\n");
 }
 
-/* Never returns: records each time at which this CPU was late. */
+/* Runs on one CPU and never returns: records each span in which it woke up late. */
 static void control(int cpu, struct stalls *seen)
 {
 	struct timespec next;
@@ -160,7 +160,10 @@ static void start_controls(void)
 	}
 }
 
-/* Returns the stall in progress at a time, or else the next one that begins before an end. */
+/*
+ * Returns the stall of any CPU that is in progress at time @at, or else the next one that begins
+ * before @end; an empty span at @end if there is none. Times are in microseconds.
+ */
 static struct span stall_at(double at, double end)
 {
 	struct span found = { end, end };
@@ -184,7 +187,7 @@ static struct span stall_at(double at, double end)
 	return found;
 }
 
-/* Returns how much of a time no CPU stalled. */
+/* Returns in how many microseconds of a span no CPU stalled. */
 static double without_stalls(struct span waited)
 {
 	double at = waited.begin, sum = 0;

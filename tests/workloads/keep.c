@@ -33,7 +33,7 @@
 enum { EMPTY, WRITTEN, FREED };
 
 static atomic_ulong mismatches, writes, frees, discards, drops, children;
-static size_t pages = MAX_PAGES;	/* of each thread */
+static size_t pages = MAX_PAGES;	/* number of pages of each thread */
 static time_t deadline;
 
 struct state {
@@ -45,7 +45,7 @@ struct state {
 	uint64_t stamp[MAX_PAGES];
 };
 
-/* Two words of a page, to detect half a page. */
+/* Returns the first or the last word of a page; both are checked, to detect a half-written page. */
 static volatile uint64_t *word(struct state *s, size_t page, int last)
 {
 	return (uint64_t *)(s->area + page * PAGE + (last ? PAGE - 8 : 0));
@@ -93,7 +93,7 @@ static void free_some(struct state *s, size_t first, size_t n)
 	frees++;
 }
 
-/* With half of the area, whole page tables, which some kernels free as well. */
+/* Drops half of the area, so whole page tables become empty; some kernels free them, too. */
 static void drop_half(struct state *s)
 {
 	size_t first = next_random(&s->rng, pages / 2);
@@ -103,7 +103,7 @@ static void drop_half(struct state *s)
 	drops++;
 }
 
-/* Half of the freed pages are in use again at once. */
+/* Writes to about half of the pages, which have just been freed, at once. */
 static void rewrite_some(struct state *s, size_t first, size_t n)
 {
 	for (size_t i = first; i < first + n; i++)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * late BPF-COMMAND MS PROGRAM [ARGUMENT]...: runs a program that stops for MS before its first
- * bpf() call of this command, as on a busy machine. Reports the stop; its status is the program's.
+ * late BPF-COMMAND MS PROGRAM [ARGUMENT]...: runs PROGRAM, and stops it for MS milliseconds before
+ * its first bpf() call with this command, as a busy machine may. Prints "late: stopped" to stderr.
+ * Exits with PROGRAM's status, or with 1 if PROGRAM never makes this call.
  */
 #include <signal.h>
 #include <sys/ptrace.h>

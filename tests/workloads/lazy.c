@@ -39,7 +39,7 @@ static pthread_barrier_t start;
 struct worker {
 	pthread_t id;
 	uint64_t rng;
-	uint64_t begin, end;	/* in ticks, of the measured part */
+	uint64_t begin, end;	/* ticks at the begin and end of the measured part */
 	unsigned long mismatches;
 	struct {
 		char *at;
@@ -84,7 +84,7 @@ static int pick(struct worker *w, bool used)
 	return i;
 }
 
-/* After the idle ones, which are never taken again. */
+/* Takes and frees the idle chunks, then takes all others, and frees free_percent of these. */
 static void fill(struct worker *w)
 {
 	for (int i = chunks; i < chunks + idle; i++)
@@ -222,7 +222,7 @@ static void parse(int argc, char **argv)
 	}
 }
 
-/* A policy that must see a process first gets a call, and time. */
+/* Frees a page and waits, as cap counts a process after its first MADV_FREE only. */
 static void introduce(void)
 {
 	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -234,8 +234,8 @@ static void introduce(void)
 }
 
 /*
- * Returns instructions, or another unit of the time stamp counter, from the first thread's begin to
- * the last one's end.
+ * Runs all threads. Returns the ticks from the first thread's begin to the last one's end: of the
+ * time stamp counter (instructions under icount), or ns of CPU time with malloc.
  */
 static unsigned long run(unsigned long *mismatches)
 {

@@ -4,7 +4,7 @@
  *
  * Prints "ready", and reads commands of two numbers in MiB from its input: "fill FROM TO" writes
  * each page, in a scattered order; "zero FROM TO" writes zeroes to 15 pages in 16, as a program that
- * clears what it has done with; "drop FROM TO" gives all back by MADV_DONTNEED. "show" needs no
+ * clears memory it no longer needs; "drop FROM TO" frees it by MADV_DONTNEED. "show" needs no
  * numbers. The answer to each is a line: the address, pages that are filled, pages that are wrong,
  * and a letter for each 2 MB: f if all pages are filled, p if some are, - if none is.
  */
@@ -18,7 +18,7 @@
 #define HUGE 512UL /* pages */
 #define MIB 256UL /* pages */
 #define PAUSE_MS 20
-#define WRITES 200 /* after each pause */
+#define WRITES 200 /* writes after each pause */
 
 static uint64_t rng = SEED;
 static size_t pages;
@@ -36,7 +36,7 @@ static void fill(size_t from, size_t to)
 
 	while (size < to - from)
 		size *= 2;
-	/* an odd step visits all of a power of two */
+	/* an odd step visits each of @size pages once, as @size is a power of two */
 	for (n = 0, at = 0; n < size; n++, at = (at + step * 4099) & (size - 1)) {
 		if (from + at >= to)
 			continue;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The meaning of a text that is written to a file, by docs/sysfs-abi.txt. */
+/* Parses texts that are written to files of the module, as docs/sysfs-abi.txt specifies. */
 #ifndef MEANING_H
 #define MEANING_H
 
@@ -11,15 +11,15 @@
 
 #include "basics.h"
 
-#define LONGEST	64	/* of a text that may be any value */
+#define LONGEST	64	/* bytes of the longest text that is accepted */
 
-/* A zero byte follows it, and it may contain zeros. */
+/* A text of @len bytes, which may include zero bytes. A zero byte follows it. */
 struct text {
 	char *s;
 	size_t len;
 };
 
-/* As the kernel sees it: up to a zero, and without one newline at the end. */
+/* Returns true if the text equals @word up to its first zero byte, ignoring one final newline. */
 static inline bool means(const struct text *t, const char *word)
 {
 	size_t n = strlen(word);

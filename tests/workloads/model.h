@@ -11,11 +11,11 @@
 #include "meaning.h"
 #include "tree.h"
 
-#define FILES		80	/* of a profile, at most */
-#define WORDS		8	/* of a choice */
-#define NAMES		4	/* profiles of a worker, at most */
+#define FILES		80	/* most files of a profile */
+#define WORDS		8	/* most words of a choice */
+#define NAMES		4	/* most profiles of a worker */
 #define OBJECTS		4	/* cgroups and processes of a worker, each */
-#define LONGEST		64	/* of a text that may be any value */
+#define LONGEST		64	/* bytes of the longest text that is accepted */
 #define NONE		(-1)
 #define MAX_PID		4194304
 #define PROFILES	ROOT "/profiles"
@@ -39,11 +39,11 @@ struct profile {
 };
 
 struct object {
-	uint64_t id;		/* 0: none */
-	int profile;		/* of its binding, or NONE */
+	uint64_t id;		/* PID or cgroup id; 0: none */
+	int profile;		/* index of the profile that it is bound to, or NONE */
 };
 
-enum { PROCESSES, CGROUPS, KINDS };	/* the first process is the worker itself */
+enum { PROCESSES, CGROUPS, KINDS };	/* object[PROCESSES][0] is the worker itself */
 
 struct experiment {
 	int arm[2];
@@ -60,7 +60,7 @@ struct model {
 	uint64_t lease_ms;
 };
 
-static bool *latched;		/* the lease has expired; shared by all */
+static bool *latched;		/* true after the lease has expired; shared by all processes */
 
 /* ---- Discovery */
 
@@ -109,7 +109,7 @@ static inline void note_words(struct file *file, char *list)
 	}
 }
 
-/* Of the profile "default", after load. */
+/* Records a file of the profile "default" after load: its words, or its bounds and default. */
 static inline int note_file(const char *path, const struct stat *st, int type, struct FTW *at)
 {
 	struct file *file = &files[nr_files];
@@ -130,7 +130,10 @@ static inline int note_file(const char *path, const struct stat *st, int type, s
 	return 0;
 }
 
-/* Learns the files from a tree as after load; creates a profile for that. */
+/*
+ * Records the files of profiles from the tree after load. Creates and deletes a profile "x", to
+ * learn which files only "default" has.
+ */
 static inline void model_discover(void)
 {
 	char path[256];
@@ -183,7 +186,7 @@ static inline void profile_default(struct profile *p, bool exists)
 		p->value[i] = files[i].def;
 }
 
-/* All as after load; objects live on. */
+/* Resets the model to the state after load, without bindings. Processes and cgroups stay. */
 static inline void model_clear(struct model *m)
 {
 	for (int i = 0; i < NAMES; i++)
@@ -288,7 +291,7 @@ static inline struct object *object_of(struct model *m, int kind, uint64_t id)
 	return NULL;
 }
 
-/* The error of binding a foreign id; NONE: it may succeed. */
+/* Returns the expected errno of binding an id of no worker; NONE if binding may succeed. */
 static inline int strangers_error(int kind, uint64_t id)
 {
 	if (kind == PROCESSES)
@@ -413,7 +416,7 @@ static inline int model_lease(struct model *m, const struct text *t)
 	if (*latched)
 		return EBUSY;
 	if (value && value < 3600000)
-		return NONE;	/* it would expire */
+		return NONE;	/* the lease would expire during the test */
 	m->lease_ms = value;
 	return 0;
 }

@@ -21,7 +21,7 @@
 #define MAX_NODES	8
 #define MAX_LINES	512
 
-static char *area;		/* of the last map */
+static char *area;		/* the area that the last "map" has mapped */
 static size_t area_bytes;
 
 static size_t mib(const char *arg) { return strtoul(arg, NULL, 0) * MIB; }
@@ -65,7 +65,7 @@ static long left(int wanted)
 	return sum;
 }
 
-/* MIB NODE: this size, or if negative, all free memory of the node but this size. */
+/* Returns bytes for arguments MIB NODE; for a negative MIB, the node's free memory less MIB. */
 static size_t size_on(char **arg)
 {
 	long bytes = strtol(arg[0], NULL, 0) * MIB;
@@ -75,7 +75,7 @@ static size_t size_on(char **arg)
 	return bytes;
 }
 
-/* Base pages of one node, which can be swapped out. */
+/* Allocates base pages on one node, which can be swapped out. */
 static struct iovec hold(char **arg)
 {
 	size_t bytes = size_on(arg);
@@ -101,7 +101,8 @@ static void op_pin(char **arg)
 }
 
 /*
- * Page cache of one node: continues to read a file, or a device, which loses it when it is closed.
+ * Fills the page cache of one node: reads the next part of a file, or of a device. The file stays
+ * open, as closing a device drops its page cache.
  */
 static void op_cache(char **arg)
 {
@@ -117,7 +118,7 @@ static void op_cache(char **arg)
 	check(syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0), "set_mempolicy");
 }
 
-/* Pins one page in this many: free memory that cannot be merged. */
+/* Allocates memory, pins one page in STEP, and frees the others: they cannot form larger blocks. */
 static void op_crumbs(char **arg)
 {
 	static struct iovec crumbs[MAX_BUFFERS];
@@ -306,7 +307,7 @@ static void op_touch_pinned(char **arg)
 	measure(pin);
 }
 
-/* Collapses as much as there is memory for. */
+/* Collapses an area to huge pages, until memory is short (ENOMEM). */
 static void collapse(char *p, size_t bytes)
 {
 	check(madvise(p, bytes, MADV_COLLAPSE) && errno != ENOMEM, "collapse");

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * nth MODULE.ko STEP DO UNDO: each allocation of the module fails in turn during DO: the first one,
- * then the second one, and so on to the last; with a STEP above 1, one in STEP. DO and UNDO are one
- * of
+ * nth MODULE.ko STEP DO UNDO: does DO repeatedly, and lets one allocation of the module fail each
+ * time: the first one, then the second one, and so on to the last; with a STEP above 1, only one in
+ * STEP of them. DO and UNDO are one of
  *
  *	load PARAMETERS		unload -	write FILE=TEXT
  *	fork -			nothing -
  *
- * Only allocations made by the module's code count, directly or in called functions. After each
- * time there is either an error, and all files and the folios of a fault are as before; or success,
- * and they are as without a failure. Then UNDO is done. Prints one JSON object; exits with status 1
- * at a deviation.
+ * Only allocations by the module's code, directly or in functions that it calls, are counted. If DO
+ * fails, all files and the number of faults must be as before DO. If it succeeds, they must be as
+ * after DO without a failed allocation. Then UNDO is done. Prints one JSON object; exits with
+ * status 1 at a deviation.
  */
 #define _GNU_SOURCE
 #include <stdarg.h>
@@ -26,7 +26,7 @@
 #define AREA		(1UL << 20)
 
 static const char *module;
-static unsigned int nth;	/* 0: none */
+static unsigned int nth;	/* which allocation fails; 0: none */
 static bool reached;
 static int fail_fd;
 
@@ -51,7 +51,7 @@ static void set(const char *attr, const char *file, const char *value)
 		die(path);
 }
 
-/* All kinds fail, including those that may wait. */
+/* Enables failures of all allocations by modules, including those that may sleep. */
 static void set_up(void)
 {
 	static const char *const attrs[] = { "failslab", "fail_page_alloc" };
@@ -75,7 +75,7 @@ static void arm(void)
 		die("fail-nth");
 }
 
-/* Tells if the allocation was reached. */
+/* Ends the failures. Sets @reached if DO made at least @nth allocations. */
 static void disarm(void)
 {
 	char left[16] = "";
@@ -130,9 +130,9 @@ static long faults(void)
 	return after.ru_minflt - before.ru_minflt;
 }
 
-static unsigned int children[2];	/* by whether they inherit their parent's binding */
+static unsigned int children[2];	/* children: [1] with the binding, [0] without */
 
-/* A child of this process, which is bound to a profile with "never". */
+/* Forks a child, and counts whether it inherits this process's binding (to "never"). */
 static int do_fork(char *unused)
 {
 	int status;
@@ -161,7 +161,7 @@ static const struct act *act_of(const char *name)
 	for (size_t i = 0; i < sizeof(acts) / sizeof(*acts); i++)
 		if (!strcmp(acts[i].name, name))
 			return &acts[i];
-	wrong("what is %s?\n", name);
+	wrong("unknown action %s\n", name);
 }
 
 /* ---- State before and afterwards */
@@ -237,7 +237,7 @@ int main(int argc, char **argv)
 		failed += err != 0;
 		tolerated += !err && reached;
 		if (err)
-			must(act, argv[2]);	/* it works after a failure */
+			must(act, argv[2]);	/* DO must still work after the failure */
 	}
 	must(undo, argv[4]);
 	same(look(), &before, "in the end", 0);

@@ -23,7 +23,7 @@
 
 static char *area;
 static size_t nr_pages;
-static uint64_t model[MAX_PAGES];	/* GONE: unreadable */
+static uint64_t model[MAX_PAGES];	/* expected first word by page; GONE: unmapped */
 static uint64_t serial = 1;
 
 static void check(int failed, const char *what)
@@ -135,7 +135,7 @@ static void op_fill(char **arg)
 	memset(&model[from(arg)], 0, (to(arg) - from(arg)) * sizeof(*model));
 }
 
-/* Moves the whole area, by this many pages off the alignment. */
+/* Moves the whole area to a place that is PAGES_OFF pages after a 2 MiB boundary. */
 static void op_move(char **arg)
 {
 	size_t off = from(arg);
@@ -168,7 +168,7 @@ static void op_fork(char **arg)
 	}
 }
 
-/* Write protection: no write waits for a handler, but the area is armed. */
+/* Registers a range for userfaultfd write protection. Protects no page, so no write waits. */
 static void op_userfaultfd(char **arg)
 {
 	struct uffdio_api api = { .api = UFFD_API };

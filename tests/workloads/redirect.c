@@ -35,13 +35,13 @@
 
 #define ADDRESS		"10.9.0.2"
 #define PORT		9000
-#define FRAME		1514	/* the largest, so that each takes a page */
+#define FRAME		1514	/* the largest frame, so that each one takes a page */
 #define NUMBERS		16	/* words that identify a packet */
 #define KEY		2654435761u
-#define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 */
+#define KEY_INVERSE	244002641u	/* KEY * KEY_INVERSE is 1 modulo 2^32 */
 #define BUFFER		(256 << 20)
 #define BURST		100
-#define PATIENCE	20	/* seconds */
+#define PATIENCE	20	/* seconds to wait for packets */
 
 struct headers {
 	struct ethhdr eth;
@@ -213,7 +213,7 @@ static void wait_for(int fd, uint32_t bytes)
 	}
 }
 
-/* All packets have the same size, which the first one tells. */
+/* Sends a round of packets. The first one shows how much memory each takes in the socket. */
 static void send_round(int fd, int out, struct frame *frame, uint32_t first, uint32_t packets)
 {
 	const uint32_t before = held(out);

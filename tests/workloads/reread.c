@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * reread ROUNDS FILE...: tests if code runs as written after the page cache was refilled. Each page
- * of the files begins with a function of its own, "mov $n, %eax; ret". All are called at one
- * address, and before each file the page cache is dropped, so that pages of one file replace those
- * of another in memory. Prints one JSON object; "stale" counts calls that returned a wrong number.
+ * reread ROUNDS FILE...: tests that the CPU runs the code that is in memory after the page cache
+ * was refilled. Each page of the files begins with a different function, "mov $n, %eax; ret". All
+ * are called at one address, and before each file the page cache is dropped, so that pages of one
+ * file replace those of another in memory. Prints one JSON object; "stale" counts calls that
+ * returned a wrong number.
  */
 #include <fcntl.h>
 #include <string.h>

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * rewrite CASE [MIB [ROUNDS]]: writes to present memory, each round afresh, and verifies every
- * written word. Prints one JSON object: ticks (under icount instructions) of the median round;
- * faults of the last one, and the growth of private memory, in kB.
+ * rewrite CASE [MIB [ROUNDS]]: each round maps new memory, prepares it as CASE says, writes to
+ * pages, and verifies every written word. Prints one JSON object: the ticks of the median round
+ * (instructions under icount), and of the last round the faults and the growth of private memory
+ * in kB.
  *
- *	parent	all pages, after a child was forked and has exited
- *	child	all pages, in a child, while its parent has them too
- *	sparse	one page in 64 kB, in such a child
- *	read	all pages, each read before
- *	few	one page in 64 kB, each read before
- *	fresh	all pages of new memory
+ *	parent	writes all pages after a forked child has exited
+ *	child	writes all pages in a child that shares them with its parent
+ *	sparse	writes one page in 64 kB in a child that shares all pages with its parent
+ *	read	writes all pages after reading all of them
+ *	few	writes one page in 64 kB after reading all pages
+ *	fresh	writes all pages without a preparation
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -27,7 +28,7 @@
 
 static volatile uint64_t *area;
 static size_t nr_pages;
-static struct { uint64_t ticks; unsigned long faults, kb; } *result;	/* children write it too */
+static struct { uint64_t ticks; unsigned long faults, kb; } *result;	/* shared with children */
 
 static volatile uint64_t *word(size_t page) { return area + page * (PAGE / 8); }
 
@@ -37,7 +38,7 @@ static void write_all(size_t step, uint64_t value)
 		*word(i) = value + i;
 }
 
-/* Every page has its value: one page in @step has @value, the rest has @others. */
+/* Checks that the first word of page i is @value + i in one page of @step, else @others + i. */
 static void verify(size_t step, uint64_t value, uint64_t others)
 {
 	for (size_t i = 0; i < nr_pages; i++) {
@@ -58,7 +59,7 @@ static unsigned long faults(void)
 	return usage.ru_minflt;
 }
 
-/* Without stdio, whose buffer would count. */
+/* Returns private memory in kB. Uses no stdio, as its buffer would count. */
 static unsigned long private_kb(void)
 {
 	static char text[4096];
@@ -129,7 +130,7 @@ static void run_forked(size_t step)
 static void run_child(void) { run_forked(1); }
 static void run_sparse(void) { run_forked(16); }
 
-/* Unwritten pages are empty. */
+/* Reads pages that were not written (all of them if @step is 0), and checks that they hold 0. */
 static void read_empty(size_t step)
 {
 	for (size_t i = 0; i < nr_pages; i++)
@@ -176,7 +177,7 @@ static void *map(size_t bytes)
 	return p;
 }
 
-/* One round, in memory that begins and ends on a PMD. */
+/* Runs one round in new memory that is aligned to PMD size. */
 static void run_round(void (*run)(void))
 {
 	size_t bytes = nr_pages * PAGE + PMD;
@@ -198,7 +199,7 @@ static void (*find(const char *name))(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
 		if (!strcmp(name, cases[i].name))
 			return cases[i].run;
-	fprintf(stderr, "what is %s?\n", name);
+	fprintf(stderr, "unknown case %s\n", name);
 	exit(2);
 }
 

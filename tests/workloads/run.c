@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * run [-c CLIENT] PROGRAM [ARGUMENT...]: runs a program and prints one JSON object: ticks (ns of
- * CPU time, under icount instructions), faults and peak memory, including its children. CLIENT is a
- * shell command for the client of a server, which is asked to end afterwards; it is not counted.
+ * CPU time, under icount instructions), faults and peak memory, including its children. With
+ * CLIENT, the program is a server: CLIENT is a shell command that uses the server and is not
+ * counted. After it, the server gets SIGTERM.
  */
 #define _GNU_SOURCE
 #include <signal.h>

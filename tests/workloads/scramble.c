@@ -22,10 +22,10 @@
 
 #include "basics.h"
 
-#define PAGES		1024UL		/* a page table, and two halves */
+#define PAGES		1024UL		/* the area: half a page table, a whole one, a half */
 #define MAX_RUN		48UL
 #define MAX_DEPTH	4
-#define OTHERS		(PAGE - 2)	/* offset in each page of the other thread's byte */
+#define OTHERS		(PAGE - 2)	/* offset in a page: byte that the other thread writes */
 #define PMD		(2UL << 20)
 
 /* Of the kernel's gup_test. */
@@ -36,14 +36,14 @@ struct longterm { uint64_t addr, size; uint32_t flags; };
 
 static unsigned char *area, *copy;
 static unsigned char *scratch;		/* MAX_RUN pages, outside the area */
-static bool lazy[PAGES];		/* freed by MADV_FREE: old or empty */
+static bool lazy[PAGES];		/* pages freed by MADV_FREE: their contents are old or 0 */
 static uint64_t rng;
 static int depth, mem_fd, gup_fd, disk_fd, pagemap_fd, self_fd;
 static const char *operation = "none";
-static pthread_rwlock_t lock;		/* taken for writing: the other thread waits */
+static pthread_rwlock_t lock;		/* held for writing: the other thread waits */
 static bool stop, soft_dirty;
-static size_t hot;			/* the page from which on operations happen */
-static long *done;			/* by all processes */
+static size_t hot;			/* first page of the current operation */
+static long *done;			/* operations of all processes; [1]: pins */
 
 static size_t below(size_t n) { return next_random(&rng, n); }
 
@@ -59,7 +59,7 @@ static void check(bool ok, const char *what)
 		failed(what);
 }
 
-/* Pages of an operation. */
+/* The pages of an operation: @nr from @first on. */
 struct run { size_t first, nr; };
 
 /* The latest operations, to explain a difference. */
@@ -124,7 +124,7 @@ static void differs(size_t offset)
 	_exit(1);
 }
 
-/* Except for the byte of the other thread. */
+/* Returns true if two pages are equal, except for the byte that the other thread writes. */
 static bool same_page(const unsigned char *a, const unsigned char *b)
 {
 	return !memcmp(a, b, OTHERS) && a[PAGE - 1] == b[PAGE - 1];
@@ -138,7 +138,7 @@ static bool same_pages(const unsigned char *a, const unsigned char *b, size_t nr
 	return true;
 }
 
-/* A lazy page may have become empty, as a whole. */
+/* Returns true if a page was freed by MADV_FREE and is now empty, which is allowed. */
 static bool emptied(size_t page)
 {
 	static const unsigned char zero[PAGE];
@@ -183,7 +183,7 @@ static void emptied_by(struct run r)
 	memset(lazy + r.first, 0, r.nr);
 }
 
-/* New bytes for some pages, in scratch and in the copy; the last byte of a page is not 0. */
+/* Writes new bytes for the run to scratch and to the copy; the last byte of a page is not 0. */
 static void make_bytes(struct run r)
 {
 	uint64_t *word = (uint64_t *)scratch, first = below(~0UL);
@@ -193,7 +193,7 @@ static void make_bytes(struct run r)
 	memcpy(copy_of(r), scratch, bytes(r));
 }
 
-/* Single bytes; the page keeps the others. */
+/* Writes one random byte in each page of the run; the other bytes must stay. */
 static void write_some(struct run r)
 {
 	for (size_t i = r.first; i < r.first + r.nr; i++) {
@@ -258,7 +258,10 @@ static void op_drop(void)
 	emptied_by(r);
 }
 
-/* Ranges in any order, possibly overlapping; only on kernels that free several at once. */
+/*
+ * Drops several ranges by one process_madvise(), in any order and possibly overlapping. Does
+ * nothing on kernels that do not support that.
+ */
 static void op_drop_many(void)
 {
 	struct run runs[8];
@@ -329,7 +332,7 @@ static void op_move(void)
 		map_fresh(from);
 		return;
 	}
-	check(errno == EFAULT, "mremap");	/* of two VMAs; yet the target is unmapped */
+	check(errno == EFAULT, "mremap");	/* two VMAs; the target is unmapped all the same */
 	map_fresh(to);
 }
 
@@ -343,7 +346,7 @@ static void inherit(struct run r, int advice)
 	check(!madvise(at(r), (PAGES - r.first) * PAGE, advice), "behind");
 }
 
-/* A child that only needs this run: the rest need not be copied. */
+/* Forks. In one case of four, the child gets only this run of the area (MADV_DONTFORK). */
 static pid_t fork_for(struct run r)
 {
 	bool alone = below(4);
@@ -358,7 +361,7 @@ static pid_t fork_for(struct run r)
 	return pid;
 }
 
-/* Pages pinned by io_uring or a device stay those of the process, whatever happens to them. */
+/* Pins pages, as a device does: after a fork and writes, they must still be the process's pages. */
 static void op_pin(void)
 {
 	struct run r = any_run(16);
@@ -367,7 +370,7 @@ static void op_pin(void)
 
 	settle_run(r);
 	if (gup_fd < 0 || ioctl(gup_fd, LONGTERM_START, &pin))
-		return;		/* another process does it at this moment */
+		return;		/* another process has pinned pages at the moment */
 	done[1]++;
 	pid_t pid = fork_for(r);
 
@@ -381,7 +384,7 @@ static void op_pin(void)
 	check(!ioctl(gup_fd, LONGTERM_READ, &to), "LONGTERM_READ");
 	check(!ioctl(gup_fd, LONGTERM_STOP), "LONGTERM_STOP");
 	if (!same_pages(scratch, copy_of(r), r.nr))
-		failed("what is pinned is not what is mapped");
+		failed("pinned pages are no longer the mapped ones");
 }
 
 /* Direct I/O to a disk, and back to other pages. */
@@ -424,12 +427,15 @@ static void op_splice(void)
 		done += n;
 	}
 	if (!same_pages(scratch, copy_of(r), r.nr))
-		failed("a write shows in what a child had sent before");
+		failed("a later write shows in data that a child has sent by vmsplice()");
 	memcpy(at(r), copy_of(r), bytes(r));
 	check(!close(end[0]) && !close(end[1]), "close");
 }
 
-/* The bit of each page, written or not, has its expected value. */
+/*
+ * Checks a bit of the pagemap entry of each page in @r: it must be set in the pages outside of @but
+ * if @of_others, else in the pages of @but.
+ */
 static void check_bit(struct run r, int bit, struct run but, bool of_others)
 {
 	for (size_t i = r.first; i < r.first + r.nr; i++) {
@@ -443,7 +449,7 @@ static void check_bit(struct run r, int bit, struct run but, bool of_others)
 	}
 }
 
-/* Pages that were shared, but no longer are; KSM, which forgets bits, is kept off. */
+/* Shares pages with a child that exits at once. Excludes them from KSM, which drops their bits. */
 static void share_and_end(struct run r)
 {
 	pid_t pid;
@@ -455,7 +461,7 @@ static void share_and_end(struct run r)
 	check(pid > 0 && waitpid(pid, NULL, 0) == pid, "fork");
 }
 
-/* Write protection that the kernel lifts at each write: none is missed. */
+/* Userfaultfd write protection with WP_ASYNC: the kernel must lift it at each write. */
 static void op_watch(void)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = 1 << 15 /* WP_ASYNC */ };
@@ -480,7 +486,7 @@ static void op_watch(void)
 	check(!close(fd), "close");
 }
 
-/* Soft-dirty bits: every write after clearing shows. */
+/* Clears soft-dirty bits: each write afterwards must set the bit of its page. */
 static void op_dirty(void)
 {
 	struct run r = any_run(MAX_RUN);
@@ -590,7 +596,8 @@ static uint64_t microseconds(void)
  * not read them: if the emulator finds a page that is just being unmapped, it may read from that
  * and write to the next one, which no processor does.
  *
- * It rests four times as long as it works: the parents of a working child have such a thread too.
+ * It sleeps four times as long as it works, because each process of the tree has such a thread,
+ * also while it waits for a child.
  */
 static void *neighbour(void *unused)
 {

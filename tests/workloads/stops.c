@@ -2,7 +2,8 @@
 /*
  * stops MIB STEP [ADVICE]: writes to one page in STEP of an area, then reads these pages repeatedly
  * until /tmp/over exists, and sleeps for 2 ms in between. It creates /tmp/ready when it begins to
- * read, and records the longest time of a read or of a late wake-up, in which it was stopped.
+ * read. A read that takes long, or a late wake-up, means that the process was stopped; it records
+ * the longest such time.
  *
  * Prints one JSON object; exits with status 1 if the contents of a page have changed.
  */
@@ -43,7 +44,7 @@ static void make(size_t mib, int advice)
 		area[i * WORDS + i % WORDS] = stamp(i);
 }
 
-/* Every word of every page; only at the end, as it faults in empty pages. */
+/* Counts wrong words in all pages. Called only at the end, as it faults in the empty pages. */
 static unsigned long mismatches(void)
 {
 	unsigned long bad = 0;

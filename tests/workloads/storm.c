@@ -2,13 +2,13 @@
 /*
  * storm MODULE.ko ROUNDS PROCESSES THREADS HOG_MIB [briefly]: processes with THREADS threads each
  * fault, free and verify every page, while another process loads the module, switches every policy
- * and turns every knob, and unloads it with policies active. Briefly, it switches one policy in
- * each round, another one each time, and the others pause, and get the CPU time left by it and the
- * kernel's threads: most of a round is waiting for the kernel.
+ * and turns every knob, and unloads it with policies active. With "briefly", it switches one policy
+ * per round, a different one each time. The other processes then pause between areas, and run at
+ * lowest priority: most of a round is waiting for the kernel.
  *
- * Unless HOG_MIB is 0, one more process writes to this much memory, so that others must reclaim,
- * frees every second page, so that they must compact, and so on; briefly, a small part of its
- * memory at a time.
+ * Unless HOG_MIB is 0, one more process fills this much memory, so that others must reclaim, and
+ * frees every second page, so that they must compact, again and again; with "briefly", a small part
+ * of its memory at a time.
  *
  * Prints one JSON object, with the number of rounds in which an event happened between load and
  * unload; exits with status 1 if a page held unexpected data, or a process or a round failed.
@@ -35,10 +35,10 @@
 #include "basics.h"
 
 #define PROFILES	"/sys/kernel/mmpolicy/profiles"
-#define MAX_PAGES	3000UL	/* of one area */
-#define DEADLINE_S	5000		/* by a clock that may jump */
-#define PAUSE_US	1000000		/* on average */
-#define BRIEF_PAGES	512UL		/* of the hog at a time */
+#define MAX_PAGES	3000UL	/* most pages of an area */
+#define DEADLINE_S	5000		/* long, as the guest's clock may jump */
+#define PAUSE_US	1000000		/* mean pause with "briefly" */
+#define BRIEF_PAGES	512UL		/* pages that the hog renews at a time */
 #define BRIEF_COMPACT	8		/* one in this many parts of the hog also compacts */
 #define LEAST		19	/* lowest priority */
 
@@ -86,7 +86,7 @@ static void each_policy(const char *path, char *list)
 		put(path, name);
 }
 
-/* Some of these are out of bounds, as the kernel may say. Restores the old value. */
+/* Writes several values to a knob, of which some may be out of bounds; then the old value. */
 static void each_value(const char *path, const char *before)
 {
 	static const char *const values[] = { "0", "1", "4", "9", "64" };
@@ -111,7 +111,7 @@ static int turn(const char *path, const struct stat *st, int type, struct FTW *w
 	return 0;
 }
 
-/* Counts the policies down; the one at 0 is chosen. */
+/* Policies still to skip; the one at which this is 0 is chosen. */
 static int nth;
 
 static void one_policy(const char *path, char *list)
@@ -143,7 +143,7 @@ static void turn_briefly(int round)
 		policies = -1 - nth;
 }
 
-/* Activity of the others: counters of the kernel, and touched pages. */
+/* What the other processes cause: counters in /proc/vmstat, and the number of touched pages. */
 static const char *const events[] = {
 	"pswpout", "pswpin", "pgscan_direct", "compact_stall", "thp_collapse_alloc", "touched",
 };
@@ -166,7 +166,7 @@ static void count(unsigned long *counted)
 	counted[EVENTS - 1] = all->touched;
 }
 
-static unsigned long seen[EVENTS];	/* rounds in which it happened */
+static unsigned long seen[EVENTS];	/* number of rounds in which each event happened */
 
 static void see(const unsigned long *before)
 {
@@ -244,9 +244,9 @@ static volatile uint64_t *word(const struct state *s, size_t i)
 static uint64_t stamp(const struct state *s, size_t i) { return (uintptr_t)s ^ i << 1 ^ 1; }
 
 /*
- * QEMU may run all CPUs in one thread, and then goes on with another one ten times a second, at any
- * point; and at a pause, so that the switching process need not wait that long for each answer of
- * the other CPUs.
+ * Writes to a page, and executes a pause instruction at random. QEMU may emulate all CPUs in one
+ * thread. It then switches to another CPU only ten times a second, and at each pause. Without
+ * pauses, the switching process would wait that long for each answer of another CPU.
  */
 static void touch(struct state *s, size_t i)
 {
@@ -309,7 +309,7 @@ static void map(struct state *s, size_t pages, int advice)
 		die("mmap");
 }
 
-/* Pauses vary, so that all parts of a round are met. */
+/* With "briefly", sleeps for a random time, so that faults happen in all parts of a round. */
 static void pause_a_while(struct state *s)
 {
 	if (briefly)
@@ -349,8 +349,8 @@ static void fault_with(int threads)
 }
 
 /*
- * Every second page is free for a while. If the kernel compacts too often on request, no other
- * process ever has to.
+ * Frees every second page of a part, then touches all of its pages. Requests compaction first; with
+ * "briefly" only seldom, as otherwise no other process would ever have to compact.
  */
 static void some_anew(struct state *s, size_t first, size_t end)
 {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * stuck known|unknown: a process in a fault that does not end, with its mmap_lock held for read and
- * a writer queued. Every task that needs that lock waits until the process is killed.
+ * stuck known|unknown: a page fault of this process never ends. It holds mmap_lock for read, and a
+ * writer waits for the lock. So every task that needs the lock waits until the process is killed.
  *
- * A file system of this program first fails to read a page. So the kernel retries, and keeps the
- * lock while it waits for the second answer, which does not come. Then the process frees lazily
- * once more, with enough freed memory that cap refuses, and its other thread maps memory. "known"
- * has also freed lazily before, so that policies know it. Prints "stuck" in that state.
+ * The fault reads a file of a FUSE file system, which this program serves. The first read fails. So
+ * the kernel retries, and keeps the lock while it waits for the second answer, which never comes.
+ * Then the process frees so much memory by MADV_FREE that cap refuses, and another thread calls
+ * mmap(). With "known", it has used MADV_FREE before, so cap already tracks it. Prints "stuck" if
+ * mmap() waits, else "not stuck".
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +26,7 @@
 #define AREA	(4UL << 20)
 
 static char folder[] = "/tmp/stuck-XXXXXX";
-static int fuse, asked[2];	/* a byte for the read that gets no answer */
+static int fuse, asked[2];	/* pipe: a byte says that the unanswered read has begun */
 static pthread_barrier_t in_fault;
 static volatile bool mapped;
 
@@ -154,7 +155,7 @@ int main(int argc, char **argv)
 	free_lazily(area + PAGE, AREA - PAGE);
 	pthread_barrier_wait(&in_fault);
 	usleep(300000);
-	/* From here on no buffer and no fault, as these need the lock. */
+	/* From here on, no stdio and no page fault: both may need mmap_lock. */
 	if (write(1, said[mapped], strlen(said[mapped])) < 0)
 		return 1;
 	pthread_join(faulting, NULL);

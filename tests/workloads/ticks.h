@@ -15,7 +15,10 @@ static inline uint64_t ticks_now(void)
 #else
 #include <time.h>
 
-/* In ns, which are instructions; the counter of arm64 has a tick for each 16 of them. */
+/*
+ * Returns ns, which are instructions under icount. The counter register of
+ * arm64 is not used, as it has one tick per 16 ns.
+ */
 static inline uint64_t ticks_now(void)
 {
 	struct timespec now;

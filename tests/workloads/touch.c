@@ -24,14 +24,14 @@
 #define STREAMS		4
 
 struct area {
-	volatile uint64_t *page;	/* as words; page i is at i * WORDS */
+	volatile uint64_t *page;	/* pointer to words; page i begins at word i * WORDS */
 	size_t pages;
 };
 
 #define WORDS		(PAGE / sizeof(uint64_t))
 
 static unsigned long touched;
-static unsigned char seen[1 << 20];	/* of random_quarter, a byte a page */
+static unsigned char seen[1 << 20];	/* pages touched by random_quarter and skewed */
 static uint64_t rng = SEED;
 
 static void touch(struct area a, size_t i)
@@ -75,7 +75,7 @@ static void *one_thread(void *arg)
 	return NULL;
 }
 
-/* Each thread walks its own part; the count is corrected afterwards. */
+/* Each thread touches its own part. Threads do not count; the sum is added afterwards. */
 static void threads(struct area a)
 {
 	struct area part[STREAMS];
@@ -105,7 +105,7 @@ static void random_quarter(struct area a)
 	}
 }
 
-/* Returns the @i-th of @n, a power of two, in a random order. */
+/* Returns element @i of a pseudo-random permutation of 0 to @n - 1. @n is a power of two. */
 static size_t shuffled(size_t i, size_t n)
 {
 	const int half = __builtin_ctzl(n) / 2;
@@ -134,7 +134,7 @@ static void random_32k(struct area a)
 		touch(a, shuffled(i / 8, a.pages / 8) * 8 + i % 8);
 }
 
-/* 16 MB in full, 16 MB with a page in 64 kB, and so on. */
+/* Touches 16 MB in full, then 16 MB with one page in 64 kB, and so on in turn. */
 static void in_turn(struct area a)
 {
 	for (size_t i = 0; i < a.pages; i++)
@@ -142,7 +142,7 @@ static void in_turn(struct area a)
 			touch(a, i);
 }
 
-/* 1 to 20 pages, then 1 to 20 that stay untouched. */
+/* Touches 1 to 20 pages, skips 1 to 20, and so on at random. */
 static void clusters(struct area a)
 {
 	for (size_t i = 0; i < a.pages; i += 1 + next_random(&rng, 20))
@@ -158,7 +158,7 @@ static void even_odd(struct area a)
 		touch(a, i);
 }
 
-/* A quarter of the pages; low ones more often. */
+/* Touches a quarter of the pages at random, low addresses more often. */
 static void skewed(struct area a)
 {
 	for (size_t n = 0; n < a.pages / 4;) {
@@ -184,7 +184,7 @@ static void some_of(struct area a)
 static const struct pattern {
 	const char *name;
 	void (*first)(struct area a);
-	void (*second)(struct area a);	/* on the other half, if any */
+	void (*second)(struct area a);	/* for the second half of the area, or NULL */
 } patterns[] = {
 	{ "forward", forward },
 	{ "backward", backward },
@@ -209,7 +209,7 @@ static const struct pattern {
 	{ "malloc", NULL },
 };
 
-/* Without stdio, whose buffer would lie in the measured heap. */
+/* Returns anonymous memory in kB. Uses no stdio, as its buffer would be in the measured heap. */
 static unsigned long anon_kb(void)
 {
 	static char text[4096];
@@ -263,8 +263,8 @@ static void run(struct result *r, void (*pattern)(struct area a), struct area a)
 #define BLOCKS		64
 
 /*
- * Large blocks in which malloc writes only the headers. There are so many that their traffic with
- * the CPU's lists of free pages, in batches, is equal in each round.
+ * Allocates and frees large blocks, in which malloc writes only the headers. With this many blocks,
+ * each round moves equally many batches of pages between the CPU's free lists and the zone.
  */
 static void run_malloc(struct area *a)
 {
@@ -304,7 +304,7 @@ static void *map_aligned(size_t bytes)
 
 static char *heap;
 
-/* As malloc grows the heap: by 33 pages, touched at once. */
+/* Grows the heap by 33 pages at a time, as malloc does, and touches them at once. */
 static void grow_heap(struct area a)
 {
 	for (size_t done = 0; done < a.pages; done += 33) {
@@ -326,7 +326,7 @@ static void run_brk(struct area *a)
 	run(&results[0], grow_heap, *a);
 }
 
-/* Downwards on the stack, page by page, as deep calls do. */
+/* Touches the stack downwards, page by page, as deep calls do. */
 static void run_stack(struct area *a)
 {
 	a->page = (void *)(((uintptr_t)__builtin_frame_address(0) & ~(PMD - 1)) -
@@ -437,7 +437,7 @@ int main(int argc, char **argv)
 	if (rounds < 1 || rounds > MAX_ROUNDS || !a.pages)
 		find("");
 	setrlimit(RLIMIT_STACK, &stack);
-	memset(seen, 1, sizeof(seen));	/* takes its faults now */
+	memset(seen, 1, sizeof(seen));	/* so that its own faults are not measured */
 	while (rounds--)
 		run_once(&a, p);
 	if (!strcmp(p->name, "threads"))

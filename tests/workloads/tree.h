@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The module, and its files. */
+/* Loads and unloads the module, and reads and writes its files in sysfs. */
 #ifndef TREE_H
 #define TREE_H
 
@@ -16,7 +16,7 @@
 
 #define ROOT	"/sys/kernel/mmpolicy"
 
-/* One write(); 0 or an errno. */
+/* Writes @text to a file by one write(). Returns 0 or an errno. */
 static inline int tree_put(const char *path, const void *text, size_t len)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC), err = 0;
@@ -29,7 +29,7 @@ static inline int tree_put(const char *path, const void *text, size_t len)
 	return err;
 }
 
-/* Reads a file, without the newline at the end; 0 or an errno. */
+/* Reads a file without its final newline. Returns 0 or an errno. */
 static inline int tree_get(const char *path, char *text, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC), err = 0;
@@ -46,7 +46,7 @@ static inline int tree_get(const char *path, char *text, size_t size)
 	return err;
 }
 
-static char *tree_text;		/* of the snapshot in progress */
+static char *tree_text;		/* text of the snapshot in progress */
 static size_t tree_len;
 
 static inline int tree_note(const char *path, const struct stat *st, int type, struct FTW *at)
@@ -77,7 +77,10 @@ static inline char *tree_snapshot(void)
 	return tree_text;
 }
 
-/* Loads the module from memory, so that no file is read: 0 or an errno. */
+/*
+ * Loads the module. The first call reads its file; later calls use the copy in memory. Returns 0
+ * or an errno.
+ */
 static inline int module_load(const char *path, const char *params)
 {
 	static char *image;

@@ -7,8 +7,8 @@
  *	small	the first write to a page next to a present one
  *	read	the first read of a page next to a present one
  *	wp	a write to a protected page
- *	minor	an access to a page that a memfd has, and the mapping has not
- *	fork	as small, but in a child that has inherited the userfaultfd
+ *	minor	a read of a page that the memfd has, but that is not mapped
+ *	fork	like small, in a child that has inherited the userfaultfd
  *
  * Prints "held" once all of them wait, and ends when it is killed. It gives up root first, except
  * for fork, which the kernel permits to root only.
@@ -44,7 +44,7 @@ static void ask(unsigned long request, void *argument, const char *what)
 		die(what);
 }
 
-/* An empty range of PMD size, for each thread. */
+/* Maps @size bytes aligned to PMD size: an empty range of PMD size per thread. */
 static char *mapped(size_t size)
 {
 	char *area = mmap(NULL, size + RANGE, PROT_READ | PROT_WRITE,
@@ -122,7 +122,7 @@ static struct uffd_msg event(void)
 	return message;
 }
 
-/* fork() returns when its event has been read, so a thread does it. */
+/* fork() waits until the main thread has read its event, so another thread calls it. */
 static void *fork_and_wait(void *range)
 {
 	if (!fork()) {

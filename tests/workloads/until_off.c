@@ -3,8 +3,8 @@
  * until_off STATS FILE TEXT: writes TEXT to FILE, which turns the hook of anon_order off sooner or
  * later, then faults and checks whether the hook still counts faults in STATS. Prints one JSON
  * object: the ms since the write began at which the hook was last seen on, was first seen off, and
- * at which the write had ended. Its own memory is locked, so that it works while others fight for
- * memory.
+ * at which the write had ended. Its own memory is locked, so that it runs even while
+ * memory is short.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static int is_on(int stats, char *area)
 	return sum(stats) != before;
 }
 
-/* In another process: the write may take longer than its effect. */
+/* Writes in a child process, as the write may return later than the hook goes off. */
 static void start_to_write(int fd, const char *text)
 {
 	pid_t child = fork();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * vector ADVICE: frees every second page of an area by one madvise() each, and then by one
- * process_madvise() for all, while a thread spins on each other CPU. Prints the number of TLB flush
- * interrupts, and the remaining pages. Fails if another page has changed, or a wrong vector is not
- * refused.
+ * vector ADVICE: frees every second page of an area by one madvise() per page, and then by one
+ * process_madvise() for all pages, while a thread spins on each other CPU. Prints for both: TLB
+ * flush interrupts, freed pages and lazily freed pages. Fails if one of the other pages has
+ * changed, or if a wrong vector is not refused.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -141,7 +141,7 @@ static void measure(const char *name, void (*free_all)(int), int advice)
 	verify();
 }
 
-/* A foreign process is refused, and so is everything after the first wrong range. */
+/* Checks that another process is refused, and all ranges from the first wrong one on. */
 static void refused(int advice)
 {
 	struct iovec third = ranges[2];

@@ -14,12 +14,12 @@ struct op {
 	void (*run)(char **arg);
 };
 
-/* The shell finds this process as $PPID. */
+/* Runs a shell command, in which $PPID is the PID of this process. */
 static inline void op_sh(char **arg)
 {
 	fflush(stdout);
 	if (system(arg[0])) {
-		fprintf(stderr, "failed: %s\n", arg[0]);
+		fprintf(stderr, "the shell command failed: %s\n", arg[0]);
 		exit(1);
 	}
 }
@@ -29,7 +29,7 @@ static inline const struct op *find_op(const struct op *ops, const char *name, i
 	for (const struct op *op = ops; op->name; op++)
 		if (!strcmp(name, op->name) && op->nr_args <= args)
 			return op;
-	fprintf(stderr, "what is %s?\n", name);
+	fprintf(stderr, "unknown operation %s, or too few arguments; operations:\n", name);
 	for (const struct op *op = ops; op->name; op++)
 		fprintf(stderr, "  %s %s\n", op->name, op->args);
 	exit(2);

@@ -6,10 +6,10 @@
  * mmpolicy-bpf replace OBJECT FOLDER	verify, register in place of FOLDER/POINT/NAME
  * mmpolicy-bpf verify OBJECT FOLDER	verify only
  *
- * The program reads the object file from standard input; OBJECT is its name, with which the names
- * of its maps begin. With one more argument, the policy must have that name. On success, the
- * program prints the name of the policy. If it fails, the last line of standard error is
- * "refused STEP ERRNO", after the messages of libbpf and of the verifier.
+ * The program reads the object file from standard input. OBJECT is the name of this file; libbpf
+ * puts it before the names of its maps. A further argument NAME is the name that the policy must
+ * have. On success, the program prints the name of the policy. If it fails, the last line of
+ * standard error is "refused STEP ERRNO", after the messages of libbpf and of the verifier.
  */
 #include <errno.h>
 #include <stdarg.h>

@@ -139,11 +139,11 @@ struct mmp_compact_ops {
 #pragma clang attribute pop
 
 #define MMP_VERSION	1
-#define MMP_IF_NEAR	1	/* ask only if a page nearby may have been used, else order 0 */
+#define MMP_IF_NEAR	1	/* call order() only if a page nearby may be used; else order 0 */
 
 enum {
 	MMP_AT_PTE,	/* first touch; there is a page table */
-	MMP_AT_PMD,	/* no page table: 9 gives a huge page, other answers are asked for again */
+	MMP_AT_PMD,	/* no page table: order 9 gives a huge page, others lead to MMP_AT_PTE */
 	MMP_AT_SWAPIN,
 	MMP_AT_COPY,	/* a write to shared memory */
 };

@@ -57,7 +57,7 @@
 #define END(name)	"	.size	" name ", . - " name "\n"			\
 			"	.popsection\n"
 
-/* Members that one instruction (LDP, STP) loads or stores as a pair. */
+/* One LDP or STP loads or stores two members, so these must be adjacent. */
 static_assert(offsetof(struct mmp_latest, task) == 0 && offsetof(struct mmp_latest, epoch) == 8);
 static_assert(offsetof(struct mmp_in_advance, of) == 0);
 static_assert(offsetof(struct mmp_in_advance, reason) ==

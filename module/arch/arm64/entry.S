@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Entries: ftrace calls them from hooked kernel functions before these run. x0
- * to x8 hold the arguments of the hooked function, x9 its return address, and
- * x30 the address where the hooked function continues.
+ * Entries: ftrace calls one of them at the start of each hooked kernel
+ * function. x0 to x8 hold the arguments of the hooked function, x9 its return
+ * address, and x30 the address where the hooked function continues.
  */
 #include <linux/linkage.h>
 #include <asm/assembler.h>
@@ -130,7 +130,7 @@ SYM_CODE_END(\name)
 
 /*
  * Jumps to @entry if x30 equals element @nr of the table at x11, that is, if
- * the function of this element has called.
+ * the hooked function of this element has called the shared entry.
  */
 .macro MMP_IF_FROM nr, entry
 	ldr	x12, [x11, #8 * \nr]
@@ -173,7 +173,7 @@ SYM_CODE_START(mmp_entry_rare)
 	ret	x10
 SYM_CODE_END(mmp_entry_rare)
 
-/* The arguments are those of the hooked kernel functions. */
+/* Entries for the two kernel functions that fold page table entries (fold.c). */
 MMP_INSTEAD mmp_entry_set_ptes, mmp_wants_set_ptes, mmp_replace_set_ptes
 MMP_INSTEAD mmp_entry_try_fold, mmp_wants_unfolded, mmp_replace_try_fold
 

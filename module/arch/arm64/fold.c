@@ -35,7 +35,8 @@ struct mmp_call mmp_call_fold = {
 DEFINE_STATIC_CALL_NULL(set_ptes_original, mmp_replace_set_ptes);
 
 /*
- * Per CPU, the fault that is being handled whose folio must get unfolded blocks
+ * The fault in progress on this CPU whose folio must get unfolded blocks, or
+ * NULL.
  */
 static DEFINE_PER_CPU(const struct vm_fault *, unfolding);
 
@@ -66,7 +67,8 @@ static bool judges_by_use(const struct mm_struct *mm, const struct vm_area_struc
  * does without the module. The module clears no accessed bit in a folded block,
  * so the policy later sees the folio as used.
  *
- * Return: a value for mmp_unfold_end().
+ * Return: this CPU's number if blocks are to be mapped unfolded, otherwise -1;
+ * either value is to be passed to mmp_unfold_end().
  */
 int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
 {
@@ -81,8 +83,8 @@ int mmp_unfold_begin(const struct vm_fault *vmf, unsigned long answer)
 
 /*
  * Clears the state of mmp_unfold_begin() after the kernel has handled the
- * fault. Another task may have stored its fault on that CPU in between, so this
- * resets only @vmf.
+ * fault. Another task may have stored its fault on @cpu in between, so this
+ * clears the variable only if it still holds @vmf.
  */
 void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
 {

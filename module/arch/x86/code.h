@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which x86 instructions may differ from boot to boot of one kernel, because
- * the kernel patches them.
+ * Tells which x86 instructions may differ from boot to boot of one kernel,
+ * because the kernel patches them at run time.
  */
 #ifndef MMPOLICY_CODE_H
 #define MMPOLICY_CODE_H
@@ -29,9 +29,10 @@ static inline bool mmp_code_jumps_on_condition(u32 opcode)
  * @opcode: opcode of the instruction
  * @modrm: its ModRM byte, or 0
  *
- * Such an instruction says nothing about the source, and the next boot may put
- * another one of this list in its place: a NOP for a call, or a call for a
- * return. The list leaves out such instructions of the compiler, too.
+ * A patched instruction says nothing about the source, and after the next boot,
+ * another one of this list may be in its place: a NOP for a call, or a call for
+ * a return. Where the compiler itself uses an instruction of this list, it is
+ * left out, too.
  *
  * Return: true if the instruction must be left out.
  */
@@ -39,8 +40,8 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 {
 	switch (opcode) {
 	/*
-	 * Patched for static keys, static calls, ftrace, return thunks,
-	 * retpolines
+	 * The kernel patches these for static keys, static calls, ftrace,
+	 * return thunks and retpolines.
 	 */
 	case 0x90: case MMP_TWO_BYTES(0x1e): case MMP_TWO_BYTES(0x1f):	/* NOP, ENDBR */
 	case 0xcc:							/* INT3 */

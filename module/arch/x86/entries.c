@@ -14,7 +14,7 @@
 
 /*
  * Per-CPU variables that hold the current task and preempt_count(), and the
- * type of the latter.
+ * size suffix for instructions that change preempt_count().
  */
 #if MMP_HAVE_PCPU_HOT
 #define mmp_this_task		pcpu_hot.current_task
@@ -34,8 +34,8 @@
 static_assert(MM_POLICY_STOCK == 1 && MMP_SWAPIN_ASKS == 2);
 
 /*
- * Runs in each fault of every task, so each instruction counts. Registers of arguments do not
- * change.
+ * mmp_entry_fault() runs in each fault of every task, so each instruction counts. Registers of
+ * arguments do not change.
  *
  *	if (!(vmf->flags & FAULT_FLAG_WRITE))
  *		return;
@@ -119,8 +119,9 @@ __naked notrace __noendbr void mmp_entry_fault(void)
 }
 
 /*
- * Runs in each fault of every task, so each instruction counts. %rcx has the sizes that the
- * kernel asks for, and gets the answer. Registers of other arguments do not change.
+ * mmp_entry_orders(), for __thp_vma_allowable_orders(), runs in each fault of every task, so each
+ * instruction counts. %rcx has the sizes that the kernel asks for, and gets the answer.
+ * Registers of other arguments do not change.
  *
  *	if (why != fault || orders >= BIT(PMD_ORDER))
  *		goto mmp_entry_orders_asked;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Entries: ftrace calls them from hooked kernel functions before these run.
- * %rdi and so on hold the arguments of the hooked function. The return address
- * points into that function.
+ * Entries: ftrace calls one of them at the start of each hooked kernel
+ * function. %rdi and so on hold the arguments of the hooked function. The
+ * return address points into that function.
  */
 #include <linux/linkage.h>
 #include <linux/objtool.h>
@@ -128,7 +128,7 @@ SYM_FUNC_END(\name)
 
 /*
  * Jumps to @entry if the return address in %rax equals element @nr of @table,
- * that is, if the function of this element has called.
+ * that is, if the hooked function of this element has called the shared entry.
  */
 .macro MMP_IF_FROM table, nr, entry
 	cmpq	\table+8*\nr(%rip), %rax
@@ -153,8 +153,8 @@ MMP_INSTEAD mmp_entry_madv_free, mmp_wants_madv_free, mmp_replace_madv_free, rdi
 /*
  * One entry shared by rarely called functions, because ftrace waits for all
  * tasks once per entry that it detaches. The return address identifies the
- * function; the C tables have this order, too. If a livepatch has changed it,
- * the hooked function continues.
+ * function; the C tables have this order, too. If no table has the address, as
+ * when a livepatch has changed it, the hooked function continues.
  */
 SYM_START(mmp_entry_rare, SYM_L_GLOBAL, SYM_F_ALIGN)
 	ANNOTATE_NOENDBR

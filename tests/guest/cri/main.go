@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 
-// A client of a container runtime for the tests. Each line of input is a call of its CRI, as the
-// method and the request in JSON; each line of output is the answer, or an object with "error".
+// A client of a container runtime for the tests. Each line of input is a call of the runtime's CRI:
+// the method, and the request as JSON. Each line of output is the answer as JSON, or an object with
+// "error".
 package main
 
 import (

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0
-# Part of ./dev: do the hooks compile wherever the kernel does? The objects that
-# the patches touch, of one tree, under one configuration after the other.
+# Part of ./dev: checks that the hooks compile wherever the kernel does. It compiles
+# the files that the patches touch, in one tree, with one configuration after the
+# other.
 # shellcheck shell=bash
 
-# What differs from the patched test kernel, as a name and options of scripts/config.
+# Prints configurations: a name, and the options of scripts/config that make it differ from the
+# configuration of the patched test kernel.
 hook_configs() {
 	cat <<-'END'
 		MM_POLICY=y		-e MM_POLICY
@@ -57,7 +59,8 @@ compile_hooks() {
 	"${make[@]}" KCFLAGS=-Werror "${objects[@]}"
 }
 
-# Is each NAME=value of a list in the final .config? Those of no option are not looked at.
+# is_taken CONFIG LIST: fails unless each NAME=y or NAME=n of the list is in the final .config.
+# Does not check a name without a value, such as allmodconfig.
 is_taken() {
 	local pair
 	for pair in ${2//,/ }; do
@@ -65,7 +68,7 @@ is_taken() {
 		THP=n) ! grep -q '^CONFIG_TRANSPARENT_HUGEPAGE=' "$1" ;;
 		*=n) ! grep -q "^CONFIG_${pair%=n}=" "$1" ;;
 		*=y) grep -q "^CONFIG_$pair" "$1" ;;
-		esac || die "the kernel did not take $pair"
+		esac || die "the final .config of the kernel has no $pair"
 	done
 }
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0
-# Part of ./dev: Debian's own kernels, as their packages have them.
+# Part of ./dev: fetches and unpacks Debian's own kernels from their packages.
 # shellcheck shell=bash
 
-# The releases that Debian has, such as 6.12.117+deb12-cloud-amd64: distro_releases NAME
+# distro_releases NAME: prints the releases that apt offers, such as 6.12.117+deb12-cloud-amd64
 distro_releases() {
 	series_apt apt-cache pkgnames "linux-headers-$(series_version)" |
 		sed -nE "s/^linux-headers-([0-9.]+[+][^-]*-$1)$/\1/p" | sort -V
 }
 
-# The one that it has now.
+# distro_release FLAVOR: prints the newest release of a flavor
 distro_release() {
 	case $1 in
 	cloud) distro_releases cloud-amd64 ;;
@@ -17,11 +17,11 @@ distro_release() {
 	esac | tail -n 1
 }
 
-# The one before it.
+# release_before RELEASE: prints the release before it
 release_before() { distro_releases "${1#*-}" | grep -x -B 1 "$1" | head -n 1; }
 
-# Image, headers, what these share with other headers, and the tools to build modules.
-# Images from 6.19 on are in three packages more.
+# distro_packages RELEASE: prints its packages: image, headers, the part of the headers that all
+# flavors share, and the tools to build modules. From 6.19 on, the image needs three more.
 distro_packages() {
 	local base=${1%%-*}
 	echo "linux-image-$1" "linux-headers-$1" "linux-headers-$base-common" \
@@ -72,7 +72,7 @@ download_distro() {
 	mv "$2.new" "$2"
 }
 
-# Of the kernel that is now, and of the one before it.
+# both_distro_packages FLAVOR: fetches the packages of its newest kernel and of the one before.
 both_distro_packages() {
 	local release before
 	need_distro_tools "$1"
@@ -83,7 +83,7 @@ both_distro_packages() {
 	say "packages:" "$CACHE/packages/$before"/*.deb "$DISTRO_PACKAGES"/*.deb
 }
 
-# Nothing is installed: the packages are unpacked in the cache.
+# unpack_distro DEST RELEASE: unpacks the packages in the cache, and installs none.
 unpack_distro() {
 	local dest=$1 release=$2 image
 	rm -rf "$dest"
@@ -94,7 +94,8 @@ unpack_distro() {
 	depmod -b "$dest/root" "$release"
 }
 
-# All packages of a folder, with "src" to build modules: unpack_headers FOLDER RELEASE DEST
+# unpack_headers FOLDER RELEASE DEST: unpacks all packages of a folder; "src" in DEST is the tree
+# to build modules in
 unpack_headers() {
 	local dest=$3 package
 	mkdir -p "$dest/root/usr/lib"
@@ -107,7 +108,7 @@ unpack_headers() {
 	sed -i "s|/usr/src|$dest/root/usr/src|" "$dest/src/Makefile"
 }
 
-# As build_kernel(), without building.
+# get_distro FLAVOR: like build_kernel(), but unpacks packages instead of building.
 get_distro() {
 	local flavor=$1 home key release
 	home=$(kernel_home "$flavor")
@@ -122,9 +123,9 @@ get_distro() {
 	make_current "$home" "$key"
 }
 
-# ---- Debian's kernels that no module is for
+# ---- Kernels of older Debians, for which no module is built
 
-# The kernel for clouds that a Debian has as its own, without headers.
+# Unpacks the cloud kernel of the Debian release of SERIES, without headers.
 get_old() {
 	local home package
 	home=$(kernel_home cloud)

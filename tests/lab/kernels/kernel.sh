@@ -2,10 +2,10 @@
 # Part of ./dev: builds the guests' kernels and the module, in the cache.
 # shellcheck shell=bash
 
-EXPECTED_OBJECTS=1530	# of a kernel that has not been built before
+EXPECTED_OBJECTS=1530	# objects assumed for the progress of a first build
 RECIPE=1		# part of every kernel's key; raise it when the way of building changes
 
-# The folder of a flavor's kernels; "current" in it is the last one built.
+# Prints the folder of a flavor's kernels; its link "current" leads to the kernel built last.
 kernel_home() { echo "$CACHE/kernel/$SERIES-$1"; }
 
 # The rows of tests/lab/kernels/flavors.
@@ -18,24 +18,24 @@ is_built() { built | grep -qxF -e "$1"; }
 
 is_distro() { [[ $(flavor_field "$1" 4) == debian* ]]; }
 
-# The flavors that are built, and those that are fetched.
+# Print the flavors that are built here, and those that are fetched as packages of amd64.
 built() { flavor_rows | awk -F '|' '$4 !~ /^debian/ { print $1 }'; }
 distros() { flavor_rows | awk -F '|' '$4 == "debian" { print $1 }'; }
 
-# The flavors that a kind of test runs on, of this series: tested_by default|hooks|full
-# Where there are no hooks for it, those are Debian's own.
+# tested_by default|hooks|full: prints the flavors of this series that a kind of test runs on. If
+# there are no hooks for the series, these are only Debian's own.
 tested_by() {
 	local hooks=$TREE/kernel-hooks/$SERIES
 	flavor_rows | awk -F '|' -v kind="$1" -v series="$SERIES" -v all="$([ ! -d "$hooks" ] || echo 1)" '
 		(all || $4 ~ /^debian/) && (" " $5 " ") ~ " " kind "(:" series ")? " { print $1 }'
 }
 
-# The configurations of a flavor, from the most general on.
+# Prints the *.config files of a flavor, the most general one first.
 fragments() {
 	local on name names
 	on=$(flavor_field "$1" 2)
 	names=$(flavor_field "$1" 3)
-	[ -n "$on" ] || die "no kernel is called '$1'; tests/lab/kernels/flavors has all"
+	[ -n "$on" ] || die "no kernel is called '$1'; tests/lab/kernels/flavors lists all"
 	[ "$on" = - ] || fragments "$on"
 	for name in ${names#-}; do
 		echo "$TREE/tests/lab/kernels/${name/SERIES/$SERIES}.config"
@@ -74,8 +74,8 @@ kmake() {
 		HOSTCC="ccache gcc" "$@"
 }
 
-# A tree of hard links to the source (patch replaces files, it does not write
-# into them), patched: patched_tree FLAVOR TREE
+# patched_tree FLAVOR TREE: makes a tree of hard links to the source and patches it. The source
+# stays as it is, as patch replaces files and does not write into them.
 patched_tree() {
 	local flavor=$1 tree=$2 patch
 	rm -rf "$tree"
@@ -87,7 +87,7 @@ patched_tree() {
 	done
 }
 
-# A configured tree.
+# prepare_tree FLAVOR TREE: makes a patched and configured tree.
 prepare_tree() {
 	local flavor=$1 tree=$2 suffix=-mmpolicy
 	patched_tree "$flavor" "$tree"
@@ -106,7 +106,8 @@ configure() {
 	check_config "$2/.config" "${inputs[@]}"
 }
 
-# Every line of the fragments has to be in the final .config.
+# check_config CONFIG FRAGMENT...: fails unless the final .config has every option of the
+# fragments.
 check_config() {
 	local config=$1
 	shift
@@ -122,7 +123,7 @@ check_config() {
 				got = name in have ? have[name] : "n"
 				if (got == want[name])
 					continue
-				print "not taken by the kernel configuration: " name "=" want[name] " (is " got ")"
+				print "an option of the fragments is not in the final .config: " name "=" want[name] " (is " got ")"
 				bad = 1
 			}
 			exit bad
@@ -170,7 +171,7 @@ kernel_is_current() {
 	[ "$(readlink "$(kernel_home "$1")/current")" = "$(kernel_key "$1")" ]
 }
 
-# Point "current" to the new kernel, then remove those before it.
+# make_current FOLDER KEY: points "current" to the new kernel, then removes the older ones.
 make_current() {
 	local old
 	ln -sfn "$2" "$1/current.new"
@@ -183,7 +184,7 @@ make_current() {
 	done
 }
 
-# A kernel tree of the user's own: built as it is configured, never patched.
+# Builds the user's own kernel tree, KSRC, as it is configured. It is never patched.
 use_own_kernel() {
 	local dest
 	[ -f "$KSRC/.config" ] || die "KSRC=$KSRC has no .config: configure it first"
@@ -202,7 +203,7 @@ use_own_kernel() {
 	make_current "$(kernel_home ksrc)" own
 }
 
-# Debian's own kernels take less than a kernel to be built does.
+# Installs the tools for FLAVORS. Debian's own kernels need fewer, as they are not built.
 need_tools() {
 	local flavor
 	for flavor in "${FLAVORS[@]}"; do
@@ -240,7 +241,8 @@ module_key() {
 	} | hash_of
 }
 
-# Build for a distribution's kernel with its own compiler: module_make KERNEL TREE ARGUMENT...
+# module_make KERNEL TREE ARGUMENT...: runs make. For a later Debian's kernel, it uses that
+# Debian's compiler.
 module_make() {
 	local kernel=$1 tree=$2
 	shift 2
@@ -251,9 +253,10 @@ module_make() {
 	fi
 }
 
-# From 7.2 on, make asks a script whether sparse is there and new enough, and goes on without
-# it. Debian's headers lack the script. Its sparse lacks __typeof_unqual__, and does not know
-# that strlen() of a text is constant, as gcc does: add_checker TREE
+# add_checker TREE: adds the script that make runs from 7.2 on to test sparse, as Debian's headers
+# lack it. If the script fails or is missing, make goes on without sparse. This one accepts
+# Debian's sparse, although that lacks __typeof_unqual__ and does not know, as gcc does, that
+# strlen() of a text is constant.
 add_checker() {
 	local script=$1/scripts/checker-valid.sh
 	if [ ! -e "$script" ] && grep -qs checker-valid.sh "$1"/Makefile "$1"/../*-common/Makefile; then
@@ -262,7 +265,8 @@ add_checker() {
 	fi
 }
 
-# Out-of-tree builds write next to the source, hence the copy.
+# make_module KERNEL: builds and installs the module from a copy of its source, because builds
+# outside the kernel tree write next to the source.
 make_module() {
 	local kernel=$1 copy=$1/module tree=$1/src/ variables=(MMPOLICY_BENCH=m)
 	rm -rf "$copy"
@@ -276,7 +280,8 @@ make_module() {
 	install_module "$copy" "$kernel/root" "$(cat "$tree/include/config/kernel.release")"
 }
 
-# By hand: not every kernel has the key and the symbols that modules_install wants.
+# install_module BUILD ROOT RELEASE: copies the modules without "make modules_install", because not
+# every kernel has the key and the symbols that this needs.
 install_module() {
 	local updates=$2/lib/modules/$3/updates
 	rm -rf "$updates"
@@ -299,7 +304,7 @@ build_module() {
 	# this_cpu_write() of arm64 has a cast to each size, and sparse looks at all of them.
 	if grep -iE 'warning|error:|C=1 specified, but' "$log" |
 		grep -vE 'error: bad constant expression$|/asm/percpu.h:.*: cast truncates bits'; then
-		die "module $SERIES $flavor: the lines above have to go (log: $log)"
+		die "module $SERIES $flavor: the build printed the warnings above (log: $log)"
 	fi
 	echo "$key" >"$kernel/module.key"
 }

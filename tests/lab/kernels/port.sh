@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0
-# Part of ./dev: how far the hooks of a series fit another kernel.
+# Part of ./dev: tests which patches of the hooks apply to another kernel tree.
 # shellcheck shell=bash
 
 kernel_version() {
 	sed -nE 's/^(VERSION|PATCHLEVEL) = ([0-9]+)$/\2/p' "$1/Makefile" | paste -sd.
 }
 
-# The series nearest to a version, with the later one of two.
+# nearest_series VERSION: prints the series of kernel-hooks/ that is nearest to a version.
 nearest_series() {
 	local folder
 	for folder in "$TREE"/kernel-hooks/*/; do
@@ -20,7 +20,7 @@ nearest_series() {
 
 touched_files() { sed -n 's,^+++ b/,,p' "$@" | sort -u; }
 
-# try_patch TREE PATCH: says of each hunk that does not fit where it should be
+# try_patch TREE PATCH: applies a patch; prints the file and line of each hunk that does not apply
 try_patch() {
 	local said
 	if said=$(patch -d "$1" -p1 --fuzz=0 --no-backup-if-mismatch --reject-file=- <"$2"); then
@@ -35,7 +35,7 @@ try_patch() {
 	return 1
 }
 
-# On a copy of the files that are touched, so that the tree stays as it is.
+# port TREE: tries the patches on a copy of the files that they touch, so the tree does not change.
 port() {
 	local tree=$1 version series copy file patch failed=0
 	[ -f "$tree/Makefile" ] || die "port: $tree is no kernel tree"

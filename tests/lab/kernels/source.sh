@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0
-# Part of ./dev: where the kernel's source comes from.
+# Part of ./dev: gets the kernel's source, from this machine's Debian or a later one.
 # shellcheck shell=bash
 
-# Series that this machine's Debian does not have, and the release that does; likewise a later
-# DKMS, Go, containerd, and kernels that no module is for.
-# A name with "+deb13" is Debian 13's build of what this Debian has too.
+# Series that this machine's Debian does not have, and the Debian release that has them; likewise a
+# later DKMS, Go and containerd, and older kernels for which no module is built. A name with
+# "+deb13" is Debian 13's build of a series that this Debian has, too.
 declare -A LATER=([6.12+deb13]=trixie [7.2]=trixie-backports [7.3]=trixie-backports [dkms]=trixie [go]=trixie [containerd-1]=trixie [containerd-2]=sid [linux-5.10]=bullseye [linux-6.1]=bookworm)
 
-# The series that there are hooks for, the oldest first.
+# Prints the series that have hooks, the oldest first.
 all_series() { printf '%s\n' "$TREE"/kernel-hooks/*/ | xargs -n 1 basename | sort -V; }
 
-# Those whose kernels can be had, built or as Debian's packages.
+# Prints the series whose kernels can be built here or fetched as Debian's packages.
 kernel_series() {
 	{
 		all_series
@@ -23,10 +23,10 @@ series_version() { echo "${SERIES%+*}"; }
 
 later_home() { echo "$CACHE/apt/${LATER[$SERIES]}"; }
 
-# The same for ARCH.
+# Like later_home(), for packages of ARCH.
 foreign_home() { echo "$CACHE/apt/$ARCH${LATER[$SERIES]:+-${LATER[$SERIES]}}"; }
 
-# The lines of sources.list for SERIES.
+# Prints the lines of sources.list for SERIES.
 series_sources() {
 	if [ -n "${LATER[$SERIES]-}" ]; then
 		echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
@@ -36,7 +36,7 @@ series_sources() {
 	fi
 }
 
-# apt as it is set up for SERIES, and for ARCH if that is set: series_apt COMMAND...
+# series_apt COMMAND...: runs apt with the sources for SERIES, and for ARCH if it is set
 series_apt() {
 	if [ -n "$ARCH" ]; then
 		APT_CONFIG=$(foreign_home)/apt.conf "$@"
@@ -47,8 +47,8 @@ series_apt() {
 	fi
 }
 
-# An apt for packages of ARCH, in a folder of the cache: none is installed on this machine, whose
-# own apt keeps its one architecture.
+# Sets up an apt for packages of ARCH in the cache. It installs nothing, and this machine's own apt
+# keeps its single architecture.
 need_foreign_apt() {
 	[ -e "$(foreign_home)/ready" ] ||
 		with_lock apt step "the index of ${LATER[$SERIES]:-Debian} for $ARCH" "apt-$ARCH" \
@@ -91,7 +91,8 @@ apt_knows() {
 		"its security updates, so its sources have to have bookworm-security"
 }
 
-# A later release is not mixed with this machine's: apt has it in a folder of the cache.
+# Makes the source of SERIES available to apt. A later Debian has an index of its own in the cache,
+# so this machine's apt does not mix releases.
 need_series() {
 	if [ -z "${LATER[$SERIES]-}" ]; then
 		apt_knows "linux-source-$(series_version)"
@@ -148,7 +149,7 @@ unpack_source() {
 	mv "$1.new" "$1"
 }
 
-# Print the archive of the source: source_archive FOLDER, which keeps downloads
+# source_archive FOLDER: prints the source archive; downloads go to FOLDER
 source_archive() {
 	if [ -n "${LATER[$SERIES]-}" ]; then
 		(cd "$1" && series_apt apt-get download "linux-source-$(series_version)") >&2
@@ -160,9 +161,9 @@ source_archive() {
 	fi
 }
 
-# ---- That release, to build with its compiler
+# ---- A root of the later Debian, to build with its compiler
 
-# Its backports have its compiler.
+# Backports have no compiler of their own, so the root is of the release itself.
 later_root() { echo "$CACHE/root/${LATER[$SERIES]%-backports}${ARCH:+-to-$ARCH}"; }
 
 need_later_root() {
@@ -185,7 +186,7 @@ make_later_root() {
 	as_root mv "$1.new" "$1"
 }
 
-# There, with the cache where it is: in_later_root COMMAND...
+# in_later_root COMMAND...: runs a command in that root, with the cache mounted at its usual path
 in_later_root() {
 	# shellcheck disable=SC2016 # for the other shell
 	unshare --map-root-user --mount sh -ec '
@@ -197,8 +198,8 @@ in_later_root() {
 		sh "$(later_root)" "$CACHE" "$@"
 }
 
-# The kernel's selftests of mm and cgroups, from that source. Some of them do not
-# compile with this machine's headers; a test of ours misses those that it wants.
+# Builds the kernel's selftests of mm and cgroups from its source. Some of them do not compile with
+# this machine's headers; our test fails if one is missing that it runs.
 need_selftests() {
 	local dest
 	dest=$CACHE/selftests/$SERIES

@@ -18,11 +18,12 @@ def _end(_number: int = 0, _frame: object = None) -> None:
 
 
 def _run() -> None:
-    import signal  # imported here, as main() must be at work first
+    import signal  # imported here, where main() catches a Ctrl-C during the import
 
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:  # a shell lets background jobs ignore the signal
-        # not an exception, which Python prints and ignores in some callbacks of an import
+        # _end() and not KeyboardInterrupt: in some callbacks during an import, Python only prints
+        # an exception and goes on
         signal.signal(signal.SIGINT, _end)
     from mmpolicy.cli import main as command
 

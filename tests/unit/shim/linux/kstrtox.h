@@ -9,7 +9,7 @@
 
 #include <linux/mm_types.h>
 
-/* The kernel's are stricter than strtoull(): digits alone, and one newline. */
+/* The kernel's functions are stricter than strtoull(): only digits, and one newline at the end. */
 static inline int shim_digits(const char *s, unsigned int base, u64 *value)
 {
 	char digits[] = "0123456789";

@@ -13,7 +13,7 @@
 #define this_cpu_sub(var, n)	((var) -= (n))
 #define this_cpu_inc_return(var)	(++(var))
 
-/* There is one CPU. */
+/* The tests have one CPU, so a per-CPU variable is a plain one. */
 #define DECLARE_PER_CPU(type, name)	extern typeof(type) name
 #define DEFINE_PER_CPU(type, name)	typeof(type) name
 #define this_cpu_ptr(pointer)		(pointer)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Page table entries with the bits of x86-64; a table's address is virtual. */
+/* Page table entries with the bits of x86-64, but with virtual addresses of page tables. */
 #ifndef SHIM_PGTABLE_H
 #define SHIM_PGTABLE_H
 

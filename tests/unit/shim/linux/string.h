@@ -6,7 +6,7 @@
 
 #include <linux/mm_types.h>
 
-/* Equal, but for one newline at the end of either. */
+/* Returns true if two strings are equal; one of them may end with a newline. */
 static inline bool sysfs_streq(const char *a, const char *b)
 {
 	while (*a && *a == *b)

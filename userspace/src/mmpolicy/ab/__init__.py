@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments. A run needs only the command's own dependencies; a report needs the extra `ab`."""
+"""Experiments. A run works with the command's own dependencies; a report needs the libraries of the
+extra `ab`.
+"""

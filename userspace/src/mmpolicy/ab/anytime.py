@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Inference that is valid at any look: an e-process over the random assignments, and a stopping
-rule.
+"""Inference for experiments that stop as soon as the result is clear: an e-process over the random
+assignments, valid however often one looks, and a stopping rule.
 
 In each pair, a coin toss decided which block got the treatment, and so the sign of the difference
 d. If the treatment has no effect, the signs are fair coin tosses whatever the sizes |d| are. So
@@ -20,19 +20,21 @@ from types import MappingProxyType
 from mmpolicy.ab.design import ALPHA, Pairs, at_margin, differences, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
-# values of k, in units of the root mean square of d so far; the e-processes of all k are averaged
+# Values of k, in units of the root mean square of d so far. The best k is not known, so the
+# e-processes of all k are averaged.
 RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)
 STEPS = 12  # bisection steps of _end()
-FAR = 8.0  # the search for an end of the interval stops at this multiple of the spread of the pairs
-MOST = 100.0  # largest effect searched for, as a logarithm
+FAR = 8.0  # the ends of an interval are searched up to this multiple of the spread of the pairs
+MOST = 100.0  # largest effect that is searched for, as a logarithm
 ROOT_STEPS = 60  # bisection steps of _root()
 HALF = log(2)
 
 
 def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
-    """Return the largest value that the e-process has reached.
+    """Return the largest value that the e-process of the differences d has reached; its inverse is
+    a p-value.
 
-    signs: the directions of an effect that are tested, +1, -1 or both.
+    signs: the directions of an effect to test: +1, -1 or both.
     """
     most, squares = 1.0, 0.0
     sums = [0.0] * (len(RATES) * len(signs))
@@ -50,16 +52,15 @@ def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
 
 
 def p_anytime(d: Sequence[float]) -> float:
-    """Return the two-sided p-value, which is valid at any look."""
+    """Return the two-sided p-value of the differences d, valid however often one looks."""
     return 1 / evidence(d)
 
 
 def p_against(d: Sequence[float], lost: int) -> float:
-    """Return the two-sided p-value if `lost` pairs are taken as results against the sign of
-    sum(d).
+    """Return the two-sided p-value as if each of `lost` lost pairs had contradicted the others.
 
-    The lost pairs come first in the sequence, so they can only delay evidence. Only the direction
-    of sum(d) is tested.
+    The lost pairs are put first, with the sign opposite to sum(d), so they can only delay the
+    evidence. Only the direction of sum(d) is tested.
     """
     if not lost:
         return p_anytime(d)
@@ -67,7 +68,7 @@ def p_against(d: Sequence[float], lost: int) -> float:
 
 
 def p_below_anytime(d: Sequence[float]) -> float:
-    """Return the one-sided p-value, small if the mean is below 0."""
+    """Return the one-sided p-value for a mean below 0, valid however often one looks."""
     return 1 / evidence(d, (-1,))
 
 
@@ -89,14 +90,16 @@ def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
 
 
 def excess_in_turn(pairs: Pairs, lower: bool, margin: float) -> list[float]:
-    """Return for each pair by how much the treatment exceeds a margin, which is in percent."""
+    """Return for each pair by how much the treatment is worse than the margin allows; negative if
+    it is within. margin: percent. lower: whether lower values are better.
+    """
     sign = 1 if lower else -1
     return [sign * each for each in in_turn(pairs, log(at_margin(lower, margin)))]
 
 
 def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, float]:
-    """Return scale, estimate and interval of the effect. The probability that all intervals of a
-    run contain the true effect is 95 %.
+    """Return scale, estimate and both ends of the interval of the effect. With probability
+    1 - alpha, all intervals of a run contain the true effect.
     """
     scale, d = differences(pairs)
     if scale == "totals":
@@ -119,9 +122,10 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
 
 
 def _root(pairs: Pairs) -> float:
-    """Return the effect for which the remaining differences sum to 0.
+    """Return the effect (a logarithm) that leaves differences with the sum 0 when subtracted.
 
-    If the first pair has no logarithm, return the logarithm of the ratio of totals instead.
+    If the first pair has a value of 0 or below, return the logarithm of the ratio of totals
+    instead.
     """
     if all(min(pair) <= 0 for pair in pairs[:1]):
         return log_of_ratio(pairs)
@@ -137,9 +141,10 @@ def answered(
     lost: Mapping[str, int] = MappingProxyType({}),
 ) -> bool:  # fmt: skip
     """Return whether the run may stop: an effect was found, and every other metric is shown to be
-    no worse.
+    no worse than its margin.
 
-    lost: for each metric, the number of lost pairs that are taken as results against the effect.
+    margin: percentage for metrics without their own. lost: by metric, the number of lost pairs
+    that count as results against the effect.
     """
     wanted = [metric for metric in metrics if not metric.guard]
     found, shown = set(), set()
@@ -161,7 +166,9 @@ def answered(
 
 
 def _end(rest: Callable[[float], list[float]], middle: float, far: float, alpha: float) -> float:
-    """Return the rejected effect nearest to the estimate, on the side of `far`."""
+    """Return an end of the interval: by bisection the rejected effect that is nearest to the
+    estimate `middle`, on the side of `far`; infinite if none up to `far` is rejected.
+    """
     if evidence(rest(middle + far)) < 1 / alpha:
         return inf if far > 0 else -inf
     near = 0.0

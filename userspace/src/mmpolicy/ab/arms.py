@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The settings of both arms, given as the name of a profile or written out."""
+"""The settings of the arms of an experiment: stock, those of a profile, or written out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from mmpolicy.host.knobs import Values, check_value, find_knobs, no_knob
 
 STOCK = "stock"
 
-Settings = dict[Setting, str]  # settings of an arm; the keys refer to the default profile
+Settings = dict[Setting, str]  # value by setting; the keys name the profile default, for any arm
 
 
 def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
-    """Split the text of an arm into policy settings, as text, and the kernel's own knobs with
-    their values.
+    """Split the text of an arm into its policy settings, as text, and the kernel's own knobs, by
+    path with their values.
 
-    A knob is written `NAME=VALUE`. If two names stand for the same knob, the last value counts.
+    A word `NAME=VALUE` is a knob if NAME matches a knob of the kernel. If two names match one knob,
+    the last value counts.
     """
     if "=" not in text:
         return text, {}
@@ -38,8 +39,8 @@ def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
 
 
 def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
-    """Raise an error for a folio size that the kernel lacks, or for an unknown name while the
-    module is not loaded.
+    """Raise an error if a name that is no knob cannot be a policy either: it is a folio size that
+    the kernel lacks, or the module is not loaded.
     """
     err = no_knob(knobs, name)
     if err.exit_code == Exit.LACKING:
@@ -51,12 +52,12 @@ def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
 
 
 def settings_of_arm(control: Control, state: State, text: str) -> Settings:
-    """Return the settings that the text of an arm describes; raise a usage error for an invalid
-    text.
+    """Return the settings that the text of an arm describes; raise a usage error if the text is
+    invalid.
 
     The text is `stock`, the name of a profile, or `POINT=POLICY[,KNOB=VALUE ...]`, where another
-    POINT=POLICY begins the next point. A profile is copied now, so a change to it during the run
-    does not change the experiment.
+    POINT=POLICY begins the next point. The settings of a profile are copied now: a change to the
+    profile during the run does not change the experiment.
     """
     if "=" in text:
         return _written_out(control, text)

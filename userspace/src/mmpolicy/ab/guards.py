@@ -17,7 +17,7 @@ from mmpolicy.ab.sources import ARMS, Arm, Command, Sample, Units
 from mmpolicy.figures import figure
 
 OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-WINDOW_S = 1.0  # seconds over which a rate is computed
+WINDOW_S = 1.0  # a rate in a guard is computed over the samples of this many seconds
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Guard:
 
     @property
     def of_arms(self) -> bool:
-        """Return whether the guard reads counters of the arms, which exist only during a run."""
+        """Return whether the guard reads counters of an arm; they exist only during a run."""
         return any(isinstance(each, (Arm, Units)) for each in self.metric.sources())
 
     @property
@@ -63,10 +63,10 @@ class Guard:
         return all(each.momentary for each in self.metric.sources())
 
     def values(self, window: deque[Sample]) -> list[tuple[float, str]]:
-        """Return the values of the guard, each with its arm, or with "" for a value of the whole
-        host.
+        """Return the values that the guard is to be checked against, each with its arm, or "" for a
+        value of the whole host. Values that are not known yet are left out.
 
-        A level is read from the latest sample, any other source over the last second.
+        A level is read from the latest sample, any other source over the samples of the window.
         """
         samples = [window[-1]] if self.momentary else list(window)
         found = [(self.metric.over(samples, arm), arm) for arm in ARMS]
@@ -78,7 +78,7 @@ class Guard:
 
 
 class Watch:
-    """Checks guards against the samples of the last second."""
+    """Checks guards against the samples of the last second, whenever a sample comes."""
 
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.guards = list(guards)
@@ -86,7 +86,9 @@ class Watch:
         self.last: dict[str, float] = {}  # the latest value, by the text of the guard
 
     def look(self, sample: Sample) -> tuple[str, str] | None:
-        """Add a sample; return the reason and the arm if a guard is broken, else None."""
+        """Add a sample, and check all guards: return the reason and the arm ("": the host) for the
+        first one that is broken, else None.
+        """
         self.window.append(sample)
         while self.window[0] is not sample and sample.t - self.window[1].t >= WINDOW_S:
             self.window.popleft()

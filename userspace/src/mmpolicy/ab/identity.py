@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Identify the experiment and the host of a file, so that files of many hosts can be pooled."""
+"""Identify the experiment and the host in a samples file, so that files of many hosts can be
+pooled.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from mmpolicy.host.machine import Host, hardware_of
 MACHINE = "/etc/machine-id"
 KEY = b"mmpolicy ab"
 NODES = "/sys/devices/system/node"
-# fields of the header that must be equal in files that are pooled
+# Fields of the header that must be equal in all files of a pool; digest_of() covers them.
 EQUAL = (
     "design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length", "detect",
     "unit", "cgroup_path", "at_switch", "saturation",
@@ -30,18 +32,18 @@ EQUAL = (
 
 
 def _keyed(tree: Tree, text: str) -> bytes:
-    """Return a keyed hash of a text. It does not reveal the machine-id, which is the key."""
+    """Return a hash of a text with the machine-id as its key, which the hash does not reveal."""
     return hmac.new(tree.read(MACHINE).encode(), KEY + text.encode(), hashlib.sha256).digest()
 
 
 def host_id(tree: Tree) -> str:
-    """Return the id that stands for this host in files; "" without a machine-id."""
+    """Return the id by which files name this host; "" if the host has no machine-id."""
     return _keyed(tree, "")[:16].hex() if tree.exists(MACHINE) else ""
 
 
 def seed_here(tree: Tree, seed: int) -> int:
-    """Return a seed for this machine, so that hosts with the same --seed draw different
-    assignments.
+    """Return a seed made from --seed and the machine-id, so that hosts with equal --seed draw
+    different assignments.
     """
     if not tree.exists(MACHINE):
         return seed
@@ -49,7 +51,7 @@ def seed_here(tree: Tree, seed: int) -> int:
 
 
 def labels_of(texts: Sequence[str]) -> dict[str, str]:
-    """Parse labels given as KEY=VALUE."""
+    """Parse labels given as KEY=VALUE; raise a usage error for any other form."""
     pairs = [text.partition("=") for text in texts]
     wrong = [text for text, (key, _, value) in zip(texts, pairs) if not key or not value]
     if wrong:
@@ -78,7 +80,9 @@ def digest_of(header: dict[str, Any]) -> str:
 
 
 def roles_of(metrics: Sequence[Metric], margin: float | None) -> dict[str, Any]:
-    """Return the role and the margin of each metric."""
+    """Return role, better direction and margin of each metric, by its name; margin: for metrics
+    without their own.
+    """
     return {
         each.name: {
             "role": "guard" if each.guard else "primary",

@@ -41,17 +41,17 @@ TIMES = "fault_ns"
 
 # Statistics of the samples of a block, other than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
-# the slash between two sources, with spaces, as names of cgroups may contain a slash without them
+# The slash of a ratio has spaces around it, as a name of a cgroup may contain one without.
 RATIO = r" / (?=\s*(?:vmstat\.|cpu\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
-# forms of a source; the first that matches counts
+# The forms of a source. parse_source() takes the first that matches.
 GRAMMAR: tuple[tuple[str, Make], ...] = (
     (r"cmd:(.+)", lambda text, rate, m: Command(text, rate, m[1])),
     (
-        # the last slash ends the path, so a name in the path may have colons, as those of
-        # containerd do
+        # The last slash ends the path, and the colon of the key comes after it: names of cgroups
+        # may have colons, as those of containerd do.
         r"cgroup:((?:/[^/]+)*/[^/:]+)(?::([^/]+))?",
         lambda text, rate, m: CgroupFile(text, rate, m[2] or "", _checked(m[1])),
     ),
@@ -73,7 +73,7 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
 
 
 def _checked(path: str) -> str:
-    """Return a path; raise a usage error if it has `..` or empty parts."""
+    """Return a path unchanged; raise a usage error if it has `..` or empty parts."""
     try:
         parts_of(path.strip("/"))
     except Error as err:
@@ -93,7 +93,7 @@ def parse_source(text: str) -> Source:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number by which the arms are compared: a source, or the ratio of two."""
+    """A number by which the arms are compared: a source, or the ratio of two sources."""
 
     text: str
     name: str
@@ -106,7 +106,9 @@ class Metric:
 
     @classmethod
     def of_work(cls, text: str) -> Metric:
-        """Return the metric of --work, a rate of which more is better; raise a usage error."""
+        """Return the metric for the text of --work: a rate, of which higher is better. Raise a
+        usage error if the text is invalid.
+        """
         return cls.parse(f"work={text} higher")
 
     @classmethod
@@ -143,7 +145,7 @@ class Metric:
 
     @property
     def of_units(self) -> bool:
-        """Return whether each unit has a value of its own."""
+        """Return whether the metric has a value for each unit, not one for each arm."""
         return any(isinstance(each, UnitFile) for each in self.sources())
 
     @property
@@ -153,11 +155,13 @@ class Metric:
 
     @property
     def momentary(self) -> bool:
-        """Return whether one sample yields the value, so that a longer block changes nothing."""
+        """Return whether the value comes from one sample alone, so that it does not matter how long
+        a block is.
+        """
         return all(each.momentary for each in self.sources())
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the value over a window of samples; None if a source has none."""
+        """Return the value of an arm over a window of samples; None if a source has no value."""
         if not self.of:
             return self._plain(window, arm)
         parts = [[each] for each in window] if self.momentary else zip(window, window[1:])
@@ -174,7 +178,9 @@ class Metric:
 
 
 def of_samples(values: Sequence[float], of: str) -> float:
-    """Return a percentile (nearest rank), the maximum or the standard deviation of samples."""
+    """Return a statistic of samples: a percentile (nearest rank) for pNN, max, or for spread the
+    standard deviation.
+    """
     if of == "spread":
         return stdev(values)
     rank = 1.0 if of == "max" else int(of.removeprefix("p")) / 100
@@ -182,7 +188,7 @@ def of_samples(values: Sequence[float], of: str) -> float:
 
 
 def all_sources(metrics: Iterable[Metric]) -> list[Source]:
-    """Return the sources of the metrics without duplicates; a source and its rate count as the
-    same.
+    """Return the sources of all metrics, each text once: a rate and its counter have one
+    reading.
     """
     return list({each.text: each for metric in metrics for each in metric.sources()}.values())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Reduce the values of units in the blocks of a split design to one pair per block.
+"""Turn the values of units in the blocks of a split design into one pair of values per block.
 
 Units differ far more from each other than any policy changes them. So each unit is compared with
 itself: its mean over all blocks is subtracted. This mean does not depend on the random assignment,
-and within a block both arms could have been swapped. So the test of these pairs is as exact as
-that of other pairs.
+and within a block both arms could have been swapped. So the test is as exact for these pairs as for
+pairs of other designs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ Cells = Mapping[str, Cell]  # the units of a block by name
 
 
 def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
-    """Return the logarithms of all values; if any is 0 or below, the values unchanged."""
+    """Return True and the logarithms of all values; if any value is 0 or below, return False and
+    the values unchanged.
+    """
     ratio = all(cell.value > 0 for block in blocks for cell in block.values())
     return ratio, [
         {unit: log(cell.value) if ratio else cell.value for unit, cell in block.items()}
@@ -40,8 +42,8 @@ def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
 
 
 def usual(blocks: Iterable[Values]) -> list[Values]:
-    """Return the mean of each unit over the blocks before each block; the last entry is over all
-    blocks.
+    """Return for each block the mean of every unit over the blocks before it; one more entry at the
+    end is over all blocks.
     """
     sums, counts, found = dict[str, float](), Counter[str](), list[Values]()
     for block in [*blocks, {}]:
@@ -53,10 +55,10 @@ def usual(blocks: Iterable[Values]) -> list[Values]:
 
 
 def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
-    """Return the values less the mean of their unit; values without logarithms are divided by this
-    mean.
+    """Return each value relative to the mean of its unit: the difference if values are logarithms
+    (ratio), else the relative difference.
 
-    past: use only the blocks before. A unit without a known mean is left out.
+    past: use the mean over earlier blocks only. A unit without a known mean is left out.
     """
     known = usual(blocks)
     return [
@@ -70,7 +72,7 @@ def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
 
 
 def sides(values: Values, arms: Mapping[str, str]) -> Both:
-    """Return the mean of each arm."""
+    """Return the mean over the units of each arm, control first; None if an arm has no unit."""
     control, treatment = ([values[unit] for unit in values if arms[unit] == arm] for arm in ARMS)
     if not (control and treatment):
         return None
@@ -78,12 +80,12 @@ def sides(values: Values, arms: Mapping[str, str]) -> Both:
 
 
 def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
-    """Return values of control and treatment for each block, with differences between units
-    removed.
+    """Return values of control and treatment for each block, from which differences between units
+    are removed; None for a block without both.
 
-    past: subtract only the mean of earlier blocks, as a result that is valid at any look must not
-    use later blocks. Otherwise the mean of each unit contains a part of the effect, for which the
-    result is corrected.
+    past: subtract only the mean of earlier blocks. A result that is valid at any look must not use
+    later blocks. If past is False, the mean of each unit contains a part of the effect, and the
+    result is corrected for it.
     """
     ratio, values = logarithms(blocks)
     arms = [{unit: cell.arm for unit, cell in block.items()} for block in blocks]
@@ -102,7 +104,9 @@ def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
 
 
 def _shown(arms: Sequence[Mapping[str, str]]) -> float:
-    """Return the share of an effect that is left after the mean of each unit is subtracted."""
+    """Return the share (0 to 1) of an effect that remains after the mean of each unit, which
+    contains treated blocks, is subtracted.
+    """
     treated = [{unit: float(arm == ARMS[1]) for unit, arm in of.items()} for of in arms]
     both = [sides(rest, of) for rest, of in zip(centred(treated, True, False), arms)]
     found = [treatment - control for control, treatment in filter(None, both)]
@@ -110,8 +114,8 @@ def _shown(arms: Sequence[Mapping[str, str]]) -> float:
 
 
 def neighbours(low: Cells, high: Cells) -> Both:
-    """Return the means over the units that are in the control arm of both blocks, for each of the
-    two blocks.
+    """Return for each of two blocks the mean over the units that are in the control arm of both;
+    None if there are none.
     """
     units = [unit for unit in low if unit in high
              if low[unit].arm == high[unit].arm == ARMS[0]]  # fmt: skip

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The file of samples: JSON lines, from which a report can be made repeatedly.
+"""The samples file of a run: JSON lines, from which reports can be made at any time.
 
 The first line is the header. Then come `sample` with readings, `block` at the end of each block,
 `plan` when the number of pairs was decided, and `end`. A reading that is not a finite number is
-null, and a block that needs it has no value.
+null, and a block that needs the reading has no value.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from mmpolicy.errors import Error, Exit
 VERSIONS = (1, 2)  # versions of the file that can be read; the last one is written
 HUGE = 1e150  # values above this are dropped, as their square overflows
 PERCENT = 100
-# share of a block, and seconds, by which its duration may differ from the usual one
+# A block is lost if the time it measured differs from the usual one by more than this share of a
+# block, or this many seconds if that is more.
 JUMP, JUMP_S = 0.1, 1.0
 MOST_SAMPLES = 1e6  # per block
 COUNTED = ("decisions", "timed", "missed")  # optional fields of a block, with a number for each arm
 PHASES = ("aa", "ab", SATURATION)
-CLIMBS = 4  # fewest blocks from which a source that only rises is recognised
+CLIMBS = 4  # fewest blocks by which climbing() can tell a counter from a level
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
 
@@ -52,7 +53,7 @@ FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def storable(data: Any) -> Any:
-    """Return data with null in place of numbers that are not finite, which JSON does not have."""
+    """Return data with null in place of nan and infinity, for which JSON has no notation."""
     if isinstance(data, dict):
         return {key: storable(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -95,7 +96,7 @@ def _check_counts(block: dict[str, Any]) -> None:
 
 
 def check(record: dict[str, Any], kind: str) -> None:
-    """Raise a ValueError unless the line has the required fields of its kind."""
+    """Raise a ValueError unless a record has the required fields of its kind, with their types."""
     for name, kinds in FIELDS[kind].items():
         if name not in record:
             raise ValueError(f"the {kind} has no field '{name}'")
@@ -117,7 +118,7 @@ class Recording:
     _usual_s = 0.0  # cache of usual_s(); 0: not computed
 
     def add(self, record: dict[str, Any]) -> None:
-        """Add one line."""
+        """Add the record of one line; raise ValueError or TypeError if it is not valid."""
         kind, self._usual_s = record["kind"], 0.0
         if kind in FIELDS:
             check(record, kind)
@@ -139,7 +140,7 @@ class Recording:
 
     @property
     def length(self) -> str:
-        """Return the rule for the length: "size", "anytime", or "" for fixed in advance."""
+        """Return how the length was decided: by "size", "anytime", or "" if it was fixed."""
         return str(self.header.get("length", ""))
 
     @property
@@ -148,14 +149,18 @@ class Recording:
         return int((self.plan or self.header)["pairs"])
 
     def of_phase(self, phase: str) -> Iterator[tuple[int, int, str]]:
-        """Yield number, pair and arm of a phase's blocks; in split, each block once per arm."""
+        """Yield number, pair and arm of a phase's blocks. A block of split has both arms, and is
+        yielded once for each.
+        """
         for number, block in sorted(self.blocks.items()):
             if block["phase"] == phase:
                 for arm in [block["arm"]] if block["arm"] else ARMS:
                     yield number, block["pair"], arm
 
     def value(self, metric: Metric, number: int, arm: str, part: str = "") -> float | None:
-        """Return the value of a block for an arm, or of its `first` or `second` half."""
+        """Return the value of an arm in a block, or in its `first` or `second` half; None if the
+        block has no valid value.
+        """
         window = self.windows.get(number, [])
         if not metric.momentary and not self.kept_time(window):
             return None
@@ -169,8 +174,8 @@ class Recording:
         return value if value is not None and abs(value) < HUGE else None
 
     def usual_s(self) -> float:
-        """Return the usual seconds measured per block: the planned time, or the median if that is
-        longer.
+        """Return how many seconds a block usually measures: the planned time, or the median if that
+        is longer.
         """
         if not self._usual_s:
             spans = [each[-1].t - each[0].t for each in self.windows.values()]
@@ -179,7 +184,7 @@ class Recording:
         return self._usual_s
 
     def kept_time(self, window: Sequence[Sample]) -> bool:
-        """Return whether the clock did not jump during a block, and the host did not stall."""
+        """Return False if the clock jumped during a block, or the host stalled."""
         if any(after.t < before.t for before, after in zip(window, window[1:])):
             return False
         usual = self.usual_s()
@@ -187,10 +192,10 @@ class Recording:
         return bool(abs(span - usual) <= max(JUMP * self.header["block_s"], JUMP_S))
 
     def by_pair(self, metric: Metric, phase: str, part: str = "") -> dict[int, tuple[float, float]]:
-        """Return the values of all complete pairs, by the number of the pair.
+        """Return (control, treatment) of all complete pairs, by the number of the pair.
 
-        In the phase "saturation", they are values of untreated units, while few and while many
-        others are treated.
+        In the phase "saturation", both are values of untreated units: while few other units are
+        treated, and while many are.
         """
         if metric.of_units:
             return self._of_units(metric, phase, part)
@@ -204,7 +209,9 @@ class Recording:
         return {pair: (each[control], each[treatment]) for pair, each in both.items()}
 
     def cells(self, metric: Metric, phase: str, part: str = "") -> dict[int, Cells]:
-        """Return the values of all units in each block of a phase, by the number of the block."""
+        """Return arm and value of each unit in the blocks of a phase, by the number of the
+        block.
+        """
         found: dict[int, Cells] = {}
         for number, block in sorted(self.blocks.items()):
             if block["phase"] == phase:
@@ -241,12 +248,12 @@ class Recording:
 
     @property
     def stopped_in_treatment(self) -> bool:
-        """Return whether a guard broke in the treatment."""
+        """Return whether a guard ended the run during a block of the treatment."""
         return self.end.get("status") == "guard" and self.end.get("arm") == ARMS[1]
 
     def exposure(self) -> tuple[float, float]:
-        """Return the seconds without and with the treatment, including a block that was
-        interrupted.
+        """Return how many seconds the run spent without and with the treatment, including a block
+        that was interrupted.
         """
         control = treatment = 0.0
         for block in self.blocks.values():
@@ -260,13 +267,13 @@ class Recording:
         return control, treatment
 
     def pairs(self, metric: Metric, phase: str) -> Pairs:
-        """Return the values of all complete pairs."""
+        """Return (control, treatment) of all complete pairs of a phase, in order."""
         return list(self.by_pair(metric, phase).values())
 
     def lost(self, metric: Metric) -> dict[str, int]:
-        """Return for each arm the number of its A/B blocks without a value.
+        """Return for each arm in how many of its A/B blocks the metric has no value.
 
-        For a metric of units, count units in blocks instead.
+        For a metric of units, count the units without a value in each block, not blocks.
         """
         counts = dict.fromkeys(ARMS, 0)
         if metric.of_units:
@@ -279,8 +286,8 @@ class Recording:
         return counts
 
     def lost_pairs(self, metric: Metric, pairs: int) -> tuple[int, int]:
-        """Return how many of `pairs` pairs have no value, and how many of these are taken as bad
-        results.
+        """Return how many of `pairs` pairs have no value, and how many of the lost pairs count as
+        results against the treatment.
 
         If both arms lose blocks, the treatment is not the cause, so only the excess of one arm
         counts. For a metric of units, all lost pairs count.
@@ -290,7 +297,8 @@ class Recording:
         return missing, missing if metric.of_units else min(missing, abs(treatment - control))
 
     def course(self, metric: Metric) -> tuple[list[float | None], list[bool]]:
-        """Return the values of all blocks of switchback, after the value of the last A/A block.
+        """Return the values of all blocks of switchback in order, preceded by that of the last A/A
+        block; None: no value.
 
         The second list says for each pair whether its first block has the treatment.
         """
@@ -302,9 +310,7 @@ class Recording:
         return start + values, [arm == ARMS[1] for _, arm in blocks[::2]]
 
     def counted(self, what: str) -> dict[str, int]:
-        """Return the number of decisions, or of faults timed or missed, of each arm over its
-        blocks.
-        """
+        """Return a sum over the blocks of each arm. what: a field of COUNTED, such as decisions."""
         found: dict[str, int] = {}
         for number, _, arm in self.of_phase("ab"):
             counts = self.blocks[number].get(what, {})
@@ -313,7 +319,9 @@ class Recording:
         return {arm: found[arm] for arm in ARMS if arm in found}
 
     def idle(self) -> list[str]:
-        """Return the arms whose policy has decided nothing, if decisions were counted."""
+        """Return the arms with a policy that has decided nothing; [] if decisions were not
+        counted.
+        """
         given = {
             arm: [value for key, value in self.header[arm]["settings"].items() if _chooses(key)]
             for arm in ARMS
@@ -323,10 +331,11 @@ class Recording:
         return [arm for arm in acts if counts.get(arm) == 0]
 
     def climbing(self, metric: Metric) -> str:
-        """Return the source of a level that looks like a counter, as it rises and never falls; ""
-        if there is none.
+        """Return the text of a source that was given as a level and looks like a counter; "" if
+        there is none.
 
-        It must rise in three quarters of the blocks, of which there must be four or more.
+        Its values never fall, and they rise in three quarters of the blocks, of which there are
+        CLIMBS or more.
         """
         windows = [self.windows[number] for number in sorted(self.windows)]
         for source in metric.sources():
@@ -340,7 +349,7 @@ class Recording:
         return ""
 
     def units(self) -> tuple[int, int]:
-        """Return the number of units that each arm has had, over all blocks."""
+        """Return how many units each arm has had, added up over all blocks."""
         drawn = [arm for block in self.blocks.values() if block["phase"] != SATURATION
                  for arm in block.get("units", {}).values()]  # fmt: skip
         if drawn:
@@ -353,12 +362,14 @@ class Recording:
 
 
 def _chooses(key: str) -> bool:
-    """Return whether a setting in the header is the policy of a point."""
+    """Return whether a key of an arm's settings is the choice of a policy, as POINT/policy."""
     return key.count("/") == 1 and key.endswith("/policy")
 
 
 def parse(lines: Iterable[str], name: str) -> Recording:
-    """Return the recording in the lines of a file; the last line may be incomplete."""
+    """Return the recording in the lines of a file. The last line may be incomplete, as of a run
+    that was killed; any other invalid line is an error. name: of the file, for errors.
+    """
     recording: Recording | None = None
     for number, line in enumerate(lines, start=1):
         try:
@@ -396,12 +407,12 @@ def _checked(header: dict[str, Any]) -> dict[str, Any]:
     sound = sound and 0 <= (header.get("margin") or 0) < PERCENT
     sound = sound and header["block_s"] <= MOST_SAMPLES * header["interval_s"]
     if header["design"] not in ("split", "switchback") or not sound:
-        raise ValueError("the header has no valid design")
+        raise ValueError("the header has no valid design, block length, seed or margin")
     return header
 
 
 def load(path: Path) -> Recording:
-    """Read a file of samples."""
+    """Read a samples file; raise an error if it cannot be read or is not valid."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return parse(file, str(path))

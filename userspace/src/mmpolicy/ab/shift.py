@@ -3,10 +3,10 @@
 
 Successive values are correlated, so their mean is less certain than their variance suggests, and a
 trend looks like a change. So the noise is modelled as an AR(1) process around a linear trend.
-Generalised least squares fits trend and change for several correlations, and the interval contains
-those of all correlations that the likelihood does not reject. It also contains the difference of
-the means, so that a change of the trend is not taken for a change of the mean. docs/rates.md shows
-how often it is right. The standard library suffices.
+Generalised least squares fits trend and change for several correlations. The interval is the union
+of the intervals for all correlations that the likelihood does not reject. It also contains the
+difference of the means, so that a change of the trend is not taken for a change of the mean.
+docs/rates.md shows how often the interval is right. The standard library suffices.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from statistics import fmean
 from sys import float_info
 from typing import NamedTuple
 
-# correlations of a value with the next that are tried
+# the correlations of a value with the next one for which the model is fitted
 CORRELATIONS = (*(each / 20 for each in range(20)), 0.98)
-REJECTED = 1.92  # half of the 95 % quantile of chi-square, as the likelihood is a logarithm
-# 97.5 % quantile of t for 48 values and 3 unknowns. For the 96 values of a trial, 1.986 would be
-# enough, so its interval is wider by 1.4 %.
+REJECTED = 1.92  # half of the 95 % quantile of chi-square, to compare with log likelihoods
+# 97.5 % quantile of t for 48 values and 3 unknowns. The 96 values of a trial would need only 1.986,
+# so the interval of a trial is wider by 1.4 %.
 STUDENT = 2.014
 
 
@@ -37,9 +37,9 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, before: Sequence[float], after: Sequence[float], gap: float = 1.0) -> Change:
-        """Return how the mean has changed.
+        """Return the change of the mean from the values before to the values after.
 
-        gap: time from the last value before to the first value after, in steps of the other
+        gap: time from the last value before to the first value after; 1 is the time between two
         values.
         """
         level = fmean(before)
@@ -54,8 +54,8 @@ class Change(NamedTuple):
 
     @classmethod
     def least(cls, before: Sequence[float], gap: float) -> float:
-        """Return half the width of the interval of a change, if as many values after have the same
-        noise.
+        """Return half the width of the interval that a change would have, if as many values were
+        measured after `gap` with noise like that of `before`.
         """
         number, level = len(before), fmean(before)
         values = [each - level for each in before]
@@ -68,11 +68,11 @@ class Change(NamedTuple):
         )
 
     def percent(self, value: float) -> float:
-        """Return a change in percent."""
+        """Return an absolute change in percent of the mean before; 0 if that mean is 0."""
         return 100 * value / self.before if self.before else 0.0
 
     def text(self) -> str:
-        """Return the change as text."""
+        """Return the change in percent, and its interval, as text."""
         if not self.before:
             return "no ratio, as the value before was 0"
         estimate, low, high = (
@@ -92,15 +92,15 @@ class _Fit(NamedTuple):
 
 
 class _Noise:
-    """Noise with one correlation, and how the causes of a series look in it.
+    """A model: noise with one correlation, and causes that explain a series of values.
 
-    The causes are a constant, a trend, and the change unless all values are before it.
+    The causes are a constant, a trend and, unless all values are before the moment, a change.
     """
 
     def __init__(self, number: int, moment: int, correlation: float, gap: float) -> None:
         steps = [gap if each == moment else 1.0 for each in range(number)]
-        # share of a value that carries over to the next, and the factor that gives the rest equal
-        # variance
+        # _left: share of a value that carries over to the next one. _scales: factor that gives
+        # the remainders equal variance, as the gap is longer than the other steps.
         self._left = [0.0, *(correlation**each for each in steps[1:])]
         whole = 1 - correlation**2
         self._scales = [sqrt(whole / (1 - each**2)) for each in self._left]
@@ -112,8 +112,8 @@ class _Noise:
             self._causes.append((rest, _dot(rest, rest)))
 
     def _unexplained(self, series: Sequence[float]) -> tuple[list[float], float]:
-        """Return the part of a series that no cause explains, and the coefficient of the last
-        cause.
+        """Return the remainder of a series that no cause so far explains, and the coefficient of
+        the last cause.
         """
         last, share = [0.0, *series[:-1]], 0.0
         rest = [k * (y - c * x) for k, c, x, y in zip(self._scales, self._left, last, series)]
@@ -124,9 +124,7 @@ class _Noise:
 
     @property
     def square(self) -> float:
-        """Return the sum of squares of that part of the last cause which the others do not
-        explain.
-        """
+        """Return the sum of squares of the last cause, less the part that other causes explain."""
         return self._causes[-1][1]
 
     def fit(self, values: Sequence[float]) -> _Fit:

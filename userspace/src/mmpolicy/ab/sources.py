@@ -20,7 +20,7 @@ Numbers = dict[str, float]
 
 ARMS = ("control", "treatment")
 ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
-# files of a cgroup, and the keys in them that are counters
+# Which keys are counters, by regular expressions for the name of a cgroup's file and for the key.
 COUNTERS_OF = (
     (r"memory\.(numa_)?stat", r"(pg|thp_|numa_|workingset_|z?swpin|z?swpout|zswpwb).*"),
     (r"(?!cgroup\.).+\.events(\.local)?", r".+"),
@@ -47,8 +47,8 @@ def flatten(text: str) -> Numbers:
 
 
 def sum_of_zones(numbers: Numbers, key: str) -> float | None:
-    """Return a number by its key; a key that the kernel keeps for each zone is summed over the
-    zones.
+    """Return the number with this key. If the kernel keeps the number for each zone, return the sum
+    over the zones; None if there is no such number.
     """
     if key in numbers:
         return numbers[key]
@@ -57,7 +57,9 @@ def sum_of_zones(numbers: Numbers, key: str) -> float | None:
 
 
 def without_zones(names: Iterable[str]) -> list[str]:
-    """Return names, and those of per-zone keys without the zone, as sum_of_zones() accepts them."""
+    """Return names, and for those of one zone also the name without the zone; sum_of_zones() takes
+    both forms.
+    """
     found = list(names)
     return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
 
@@ -68,7 +70,7 @@ def falls(values: Sequence[float]) -> bool:
 
 
 def only_rises(file: str, key: str) -> bool:
-    """Return whether a number in a file of a cgroup is a counter."""
+    """Return whether a key in a file of a cgroup is a counter."""
     return any(fullmatch(name, file) and fullmatch(keys, key) for name, keys in COUNTERS_OF)
 
 
@@ -78,7 +80,7 @@ def is_average(key: str) -> bool:
 
 
 class Sample(NamedTuple):
-    """All numbers read at one moment: of the host by source, and of each arm by counter."""
+    """All numbers read at one moment: of the host by source, of each arm by counter."""
 
     t: float  # seconds since the run began
     host: Numbers
@@ -89,32 +91,32 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a number, as the user wrote it, and whether its rate per second is meant."""
+    """The source of a number, as the user wrote it; rate: its rise per second is wanted."""
 
     text: str
     rate: bool
 
     @property
     def averaged(self) -> bool:
-        """Return whether the number is a moving average, which also covers earlier blocks."""
+        """Return whether the number is a moving average, which still contains earlier blocks."""
         return False
 
     @property
     def level(self) -> bool:
-        """Return whether the number is a level. If not, it is a counter, of which the rise is
-        used.
+        """Return whether the number is a level, to be averaged. Otherwise it is a counter, of which
+        the rise counts.
         """
         return True
 
     @property
     def momentary(self) -> bool:
-        """Return whether one sample is enough."""
+        """Return whether a single sample has the value."""
         return self.level and not self.rate
 
     @property
     def counts(self) -> bool:
-        """Return whether the number only rises. A fall then means that the counter restarted, so
-        there is no value.
+        """Return whether the number only rises. If such a number falls, its counter has restarted,
+        and the window has no value.
         """
         return not self.level
 
@@ -122,7 +124,9 @@ class Source:
         return sample.host[self.text]
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the value over a window of samples: mean, rise, or rise per second."""
+        """Return the value over a window of samples: the mean of a level, the rise of a counter, or
+        the rise per second. None if the window has no value.
+        """
         if not window:
             return None
         values = [self.value(sample, arm) for sample in window]
@@ -142,23 +146,23 @@ class Command(Source):
 
     @property
     def counts(self) -> bool:
-        """Return whether the number only rises, as users write /s for counters."""
+        """Return whether the number only rises: users write /s after a command that counts."""
         return self.rate
 
 
 @dataclass(frozen=True)
 class HostFile(Source):
-    """A source: a number in a file."""
+    """A source: a number in a file of the host."""
 
     @property
     def path(self) -> str:
-        """Return the path of the file."""
+        """Return the usual path of the file."""
         raise NotImplementedError
 
     key: str
 
     def place(self, _tree: Tree) -> str:
-        """Return the path of the file on this host."""
+        """Return the path of the file on this host, which may differ from `path`."""
         return self.path
 
     def numbers(self, text: str) -> Numbers:
@@ -166,7 +170,9 @@ class HostFile(Source):
         return flatten(text)
 
     def find(self, tree: Tree, numbers: Numbers) -> float:
-        """Return the number with the key of this source."""
+        """Return the number of this source among those of its file; raise an error that suggests a
+        similar key if it is missing.
+        """
         value = sum_of_zones(numbers, self.key)
         if value is None:
             close = get_close_matches(self.key, without_zones(numbers))
@@ -178,7 +184,7 @@ class HostFile(Source):
 
 @dataclass(frozen=True)
 class Vmstat(HostFile):
-    """A source: a line of /proc/vmstat; nr_* are levels, all others are counters."""
+    """A source: a line of /proc/vmstat; nr_* are levels, all other lines are counters."""
 
     @property
     def path(self) -> str:
@@ -208,7 +214,7 @@ class CpuTime(HostFile):
 
 @dataclass(frozen=True)
 class Psi(HostFile):
-    """A source: pressure stall information; `total` is a counter."""
+    """A source: a number of /proc/pressure; `total` is a counter, averages are levels."""
 
     resource: str
 
@@ -227,7 +233,7 @@ class Psi(HostFile):
 
 @dataclass(frozen=True)
 class HugePages(HostFile):
-    """A source: a file of transparent huge pages; nr_* are levels, all others are counters."""
+    """A source: a file below transparent_hugepage; nr_* are levels, all other files counters."""
 
     file: str
 
@@ -242,8 +248,8 @@ class HugePages(HostFile):
 
 @dataclass(frozen=True)
 class CgroupFile(HostFile):
-    """A source: a number in a file of a cgroup, in the hierarchy that has the cgroup
-    and the file.
+    """A source: a number in a file of a cgroup. It is read in the hierarchy (v1 has several) where
+    the cgroup has the file.
     """
 
     file: str
@@ -254,8 +260,8 @@ class CgroupFile(HostFile):
         return f"/sys/fs/cgroup{self.file}"
 
     def place(self, tree: Tree) -> str:
-        """Return the path of the file where its hierarchy is mounted; raise an error without such
-        a cgroup.
+        """Return the path of the file in the hierarchy that has it; raise an error if there is no
+        such cgroup or file.
         """
         cgroup, _, file = self.file.rpartition("/")
         folders = cgroup_folders(tree, cgroup or "/")
@@ -283,19 +289,21 @@ class CgroupFile(HostFile):
 
     @property
     def counts(self) -> bool:
-        """Return whether the number is a counter, whose mean would say nothing."""
+        """Return whether the number is a counter, so that its fall means a restart."""
         return only_rises(self.file.rpartition("/")[2], self.key)
 
 
 @dataclass(frozen=True)
 class UnitFile(Source):
-    """A source: a number in a file of each unit of split; `arm` is the unit's path here."""
+    """A source: a number in a file of each unit (cgroup) of split. Its `arm` argument is the path
+    of a unit.
+    """
 
     file: str
     key: str
 
     def value(self, sample: Sample, unit: str) -> float:
-        """Return the number of a unit in a sample; nan if the unit is gone."""
+        """Return the number of a unit in a sample; nan if the unit has ended."""
         return sample.units.get(unit, {}).get(self.text, nan)
 
     @property
@@ -304,25 +312,25 @@ class UnitFile(Source):
 
     @property
     def counts(self) -> bool:
-        """Return whether the number is a counter, whose mean would say nothing."""
+        """Return whether the number is a counter, so that its fall means a restart."""
         return only_rises(self.file, self.key)
 
 
 @dataclass(frozen=True)
 class Units(Source):
-    """A source: the number of units that an arm has had."""
+    """A source: the number of units that an arm has had in the present block."""
 
     def value(self, sample: Sample, arm: str) -> float:
         return sample.arms[arm]["units"]
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the number at the end of the window, as the kernel counts anew in each block."""
+        """Return the number in the last sample: the kernel begins at 0 in each block."""
         return self.value(window[-1], arm) if window else None
 
 
 @dataclass(frozen=True)
 class Arm(Source):
-    """A source: a counter of a point, in the profile of an arm."""
+    """A source: a counter of a decision point in the profile of an arm."""
 
     point: str
     counter: str
@@ -332,18 +340,20 @@ class Arm(Source):
         return False
 
     def value(self, sample: Sample, arm: str) -> float:
-        """Return the counter in a sample; samples leave out counters of 0."""
+        """Return the counter in a sample, 0 if it is missing: samples leave out counters of 0."""
         return sample.arms[arm].get(f"{self.point}.{self.counter}", 0.0)
 
 
 @dataclass(frozen=True)
 class ArmTimes(Arm):
-    """A source: mean or percentile of times, from the kernel's sum and histogram."""
+    """A source: mean or percentile of times in ns, from a sum and a histogram of the kernel."""
 
     percentile: float | None
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the mean or percentile over a window of samples."""
+        """Return mean or percentile of the times within a window of samples; None if there is no
+        time, or if a counter has restarted.
+        """
         if not window:
             return None
         first, last = (self._counts(sample.arms[arm]) for sample in (window[0], window[-1]))
@@ -358,7 +368,7 @@ class ArmTimes(Arm):
 
 
 class Reader:
-    """Reads all sources except commands at once, and each file only once."""
+    """Reads all sources of a run except commands, each file only once per sample."""
 
     def __init__(self, tree: Tree, sources: Iterable[Source], arms: dict[str, str]) -> None:
         self.tree = tree
@@ -370,7 +380,11 @@ class Reader:
         self.arms = arms if of_arms else {}  # profile of each arm
 
     def read(self, t: float, commands: Numbers | None = None, units: Iterable[str] = ()) -> Sample:
-        """Return a sample; commands: the numbers that commands have printed."""
+        """Read all files now, and return them as a sample.
+
+        t: seconds since the run began. commands: numbers that commands have printed, by source.
+        units: paths of the units to read.
+        """
         places = {each: each.place(self.tree) for each in self.files}
         files = {path: each for each, path in places.items()}
         numbers = {path: each.numbers(self.tree.read(path)) for path, each in files.items()}
@@ -380,7 +394,9 @@ class Reader:
         return Sample(t, host | (commands or {}), arms, own)
 
     def unit(self, unit: str) -> Numbers:
-        """Return the numbers of a unit, without files or keys that the unit does not have."""
+        """Return the numbers of a unit by source; files or keys that the unit lacks are
+        left out.
+        """
         base = cgroup_folder(self.tree, unit)
         texts: dict[str, Numbers] = {}
         found: Numbers = {}

@@ -2,9 +2,9 @@
 """Measure the cost of a page fault while many CPUs fault at once, for each folio size.
 
 A size that is fast on one CPU may be slow on all CPUs: single pages come from per-CPU lists, while
-each larger folio may take the lock of its zone. So processes on 1, 2, 4, 8 and more CPUs fault at
-the same moments, each in memory of its own. Sizes and numbers of CPUs take turns, and the median
-over the turns is the result.
+the allocation of a larger folio may take the lock of its zone. So processes on 1, 2, 4, 8 and more
+CPUs fault at the same moments, each in memory of its own. Sizes and numbers of CPUs take turns,
+and the result is the median over the turns.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Crew:
                 os.write(tell, order)
         replies = [os.read(hear, 4096) for _, _, hear in members]
         if not all(replies):
-            raise Error(NO_REPLY, Exit.FAILED, "dmesg | tail says whether the kernel killed it")
+            raise Error(NO_REPLY, Exit.FAILED, "dmesg | tail says if the kernel killed the process")
         return [json.loads(reply) for reply in replies]
 
     def end(self) -> None:
@@ -165,8 +165,8 @@ def rows_of(turns: Turns) -> list[Together]:
 
 
 def unquiet(turns: Turns) -> str:
-    """Return a warning if odd and even turns differ by 10 % or more, with the largest difference;
-    else "".
+    """Return a warning with the largest difference between odd and even turns if it is more than
+    10 %, else "".
     """
     off = {key: [median(costs[::2]), median(costs[1::2])] for key, costs in turns.items()}
     far = {key: max(both) / max(min(both), 1.0) for key, both in off.items()}

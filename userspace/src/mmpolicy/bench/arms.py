@@ -40,7 +40,7 @@ LEASE_S = 30.0
 
 @dataclass(frozen=True)
 class Arm:
-    """One setting."""
+    """One of the compared groups of settings, under which `bench` runs the command."""
 
     name: str
     knobs: Values = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Arms:
             perform(self.tree, write)
 
     def enter(self, arm: Arm) -> None:
-        """Set the kernel's own knobs as an arm has them."""
+        """Set the kernel's own knobs to the values of an arm."""
         self.knobs.take(arm.name)
 
     def bind(self, arm: Arm, pid: int) -> None:

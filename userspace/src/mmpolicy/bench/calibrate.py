@@ -5,10 +5,10 @@ A piece of memory is written twice and then freed. In the first pass each folio 
 the second pass none does, so the difference is the cost of the faults: entering and leaving the
 kernel, and clearing the memory. The cost of freeing the folio is added. Only CPU time of this
 thread is measured, so other processes matter only by the caches and core resources that they use.
-On a virtual machine, other guests do the same unseen: they make half of all pieces take 1.5 times
-as long, for a second or for a minute, on some CPUs more than on others. So the sizes take turns on
-all CPUs that this process may use, and the result is the fastest fiftieth of many short pieces
-(like the minima in lmbench, McVoy and Staelin 1996).
+On a virtual machine, other guests of the host use these, too, and cannot be seen: they make half of
+all pieces take 1.5 times as long, for a second or for a minute, on some CPUs more than on others.
+So the sizes take turns on all CPUs that this process may use, and the result is the fastest
+fiftieth of many short pieces (like the minima in lmbench, McVoy and Staelin 1996).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Piece(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """Return the cost of one fault in ns, without the time that a write takes where the page is
-        there.
+        """Return the cost of one fault in ns: without the time of a write to a present page, and
+        with the time to free the folio.
         """
         return self.first - self.again + self.back
 
@@ -109,8 +109,8 @@ def measure(
 
 @contextmanager
 def _cpus_in_turn() -> Iterator[Callable[[], None]]:
-    """Yield a function that moves this thread to its next CPU; afterwards it may use all its CPUs
-    again.
+    """Yield a function that moves this thread to its next CPU. At the end of the `with` block, the
+    thread may use all its CPUs again.
     """
     cpus = os.sched_getaffinity(0)
     turns = cycle(sorted(cpus))
@@ -129,8 +129,8 @@ def _cost(size: int, pieces: Sequence[Piece]) -> FaultCost:
     """Return the cost by the fastest fiftieth of the pieces, with the costs by minimum and by
     median.
 
-    Each of the three times of a piece is ranked by itself, as a second write that was interrupted
-    would make its piece look fast.
+    First writes, second writes and freeing are ranked separately. The cost of a single piece is
+    not ranked, as an interrupted second write, which is subtracted, would make it look low.
     """
     first, again, back = zip(*pieces)
     kinds: tuple[Callable[[Sequence[float]], float], ...] = (min, _fastest, median)

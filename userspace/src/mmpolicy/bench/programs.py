@@ -23,11 +23,11 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 
 POLL_S = 0.1  # seconds between checks for signals
-MANNERS_S = 10.0  # seconds in which a server may end by itself
-PROMPT_S = 60.0  # time limit in seconds for an action that takes no time on an idle machine
+MANNERS_S = 10.0  # seconds that a server has to end after SIGTERM
+PROMPT_S = 60.0  # time limit in seconds for a request that is immediate on an idle machine
 HARDWARE, CACHE = 0, 3  # types of counters for perf_event_open()
 DTLB, LOADS, STORES, MISSES = 3, 0 << 8, 1 << 8, 1 << 16
-# CPU counters of each metric, by perf type and number; several counters are added up
+# CPU counters of each metric, as perf type and config; several counters are added up
 COUNTERS = {
     "cycles": [(HARDWARE, 0)],
     "instructions": [(HARDWARE, 1)],

@@ -114,7 +114,7 @@ class Result:
         return found
 
     def means(self, arm: Arm, other: Arm) -> dict[str, float]:
-        """Return the mean of each figure of an arm, over the rounds in which `other` ran, too."""
+        """Return the mean of each figure of `arm`, over the rounds in which `other` ran."""
         rounds = rounds_of(self.runs, other)
         names = [*self.known, *self.events]
         return {name: fmean(each[arm.name][name] for each in rounds) for name in names}
@@ -128,7 +128,7 @@ class Result:
         return [*found, *self._explaining()]
 
     def _explaining(self) -> Iterator[tuple[list[str], list[list[str]]]]:
-        """Yield the table of events, if a run stalled or got smaller folios than it asked for."""
+        """Yield the table of events, if there were compaction stalls or fallbacks in any run."""
         means = {arm.name: self.means(arm, arm) for arm in self.arms}
         some = {name for name in self.events if any(mean[name] for mean in means.values())}
         if some.isdisjoint(TROUBLES):

@@ -37,7 +37,7 @@ class Length:
     rounds: int
     detect: float = 0.0  # change of the metric in percent that the rounds must find
     metric: str = "cpu"
-    needed: int = 0  # rounds needed for the noise so far, even if they exceed the most
+    needed: int = 0  # rounds needed for the noise so far, even if there are more than MOST
     within: float = 0.0  # required precision of the median ratios in percent
     # precision of the median ratio in percent, by arm
     known: dict[str, float] = field(default_factory=dict)
@@ -51,14 +51,15 @@ class Length:
             self.stop(runs, arms)
 
     def settle(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
-        """Compute the number of rounds from the noise so far; the first rounds alone may have had
-        no stall.
+        """Compute the number of rounds from the noise of all rounds so far.
+
+        This is repeated after each round, as the first rounds may have had no stall by chance.
 
         Only sizes of differences are used, not their signs, which the random order decides. So the
         number of rounds says nothing about the effect, and the test stays exact (blinded
-        re-estimation of the sample size, Gould and Shih 1992). With more than two arms, a round
-        has one size for all its arms, so two equal arms could be swapped in it, however different
-        the other arms are.
+        re-estimation of the sample size, Gould and Shih 1992). With more than two arms, all
+        differences of a round are combined into one size, which stays the same if two arms of the
+        round are swapped.
         """
         needs = suggest_pairs(_blind(_sizes(runs, arms, self.metric)), self.detect, len(arms) - 1)
         self.needed = max(PILOT, needs)
@@ -67,10 +68,10 @@ class Length:
     def stop(self, runs: Sequence[dict[str, Values]], arms: Sequence[Arm]) -> None:
         """Drop arms whose median ratios are precise enough; the bench ends when all are dropped.
 
-        The rule has a fixed width as in Chow and Robbins (1965): when it ends depends on the
-        spread of the runs, and hardly on which arm is better. The precision is not computed after
-        each round, as the rule would then end where chance makes an interval narrow, and such
-        intervals miss the true value too often.
+        The rule has a fixed width as in Chow and Robbins (1965): the number of rounds depends on
+        the spread of the runs, and hardly on which arm is better. The precision is computed only
+        after some rounds. If it were computed after each round, the rule would end when chance
+        makes an interval narrow, and such an interval misses the true value too often.
         """
         if len(runs) < min(self.look, MOST):
             return
@@ -139,9 +140,7 @@ def _sizes(runs: Sequence[dict[str, Values]], arms: Sequence[Arm], metric: str) 
 
 
 def _blind(sizes: Sequence[float]) -> list[float]:
-    """Return the sizes of differences with alternating signs, so that they do not depend on the
-    result.
-    """
+    """Return the sizes with alternating signs, so that no sign depends on which arm is better."""
     return [size if number % 2 else -size for number, size in enumerate(sorted(sizes))]
 
 
@@ -155,8 +154,8 @@ class Bench:
     seed: int
     # function that returns the number of folios allocated so far, by size in bytes
     folios: Callable[[], dict[int, int]]
-    # function that starts to collapse memory of a session; it returns a function that ends this
-    # and returns the bytes
+    # function that starts to collapse the memory of a session, given the pid of its leader; it
+    # returns a function that ends this and returns the collapsed bytes
     follow: Callable[[int], Callable[[], int]]
     # function that returns the event counters so far, with the free blocks
     events: Callable[[], dict[str, int]] = dict

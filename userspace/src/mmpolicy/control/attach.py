@@ -46,7 +46,7 @@ def describe(state: str, tasks: list[str]) -> str:
 def settle(host: Host, tell: Callable[[str], None], limit_s: float = LIMIT_S) -> str:
     """Wait until the hooks are attached or detached, at most limit_s seconds.
 
-    Return the state of the module, which still says so if the time was too short.
+    Return the state of the module: still "attaching" or "detaching" if the time was too short.
     """
     began, is_told = host.clock(), False
     while (state := check_loaded(host.tree)) in UNDER_WAY:

@@ -37,8 +37,8 @@ from mmpolicy.host.step import Step
 
 LOCK = "/run/mmpolicy/change.lock"
 
-# a function that returns where a write comes from, such as `FILE:7: `; its error message begins
-# with this
+# a function that returns where a write comes from, such as `FILE:7: `; the error message of a
+# failed write begins with this text
 Origin = Callable[[Write], str]
 
 
@@ -57,7 +57,7 @@ def no_origin(_write: Write) -> str:
 def state_of(tree: Tree, writes: Sequence[Write] = ()) -> State:
     """Return the current state that these writes will change.
 
-    The binding of a systemd unit is a file, so it can be changed while the module is not loaded.
+    If all writes bind systemd units, the module need not be loaded, as these bindings are files.
     """
     alone = writes and all(isinstance(write.key, UnitBinding) for write in writes)
     return read_units(tree) if alone and not tree.is_dir(CONTROL) else read_state(tree)
@@ -72,7 +72,9 @@ def asked_for(before: State, writes: Sequence[Write]) -> State:
 
 
 def steps_of(before: State, writes: Sequence[Write]) -> Iterator[Step]:
-    """Yield each write as a step, with the entry's value just before it and the requested value."""
+    """Yield each write as a step of a dry run, with the value of the entry just before the write
+    and the requested value.
+    """
     state = dict(before)
     for write in writes:
         off = write.key.off if isinstance(write.key, Setting) else None
@@ -91,9 +93,9 @@ def carry_out(
     """Make all writes, or none if one fails, and read the state back.
 
     Changes that other processes make meanwhile are not part of the result, so `revert` will not
-    undo them. origin(): where a write comes from, such as `FILE:7: `, for error messages. caught:
-    a signal number in it stops the writes and undoes them, as a refused write does. finish():
-    called after the last write.
+    undo them. origin(): returns where a write comes from, such as `FILE:7: `, for error messages.
+    caught: numbers of the signals received so far; a signal stops the writes and undoes them, as a
+    refused write does. finish(): called after the last write.
     """
     before = state_of(tree, writes)
     ours = dict(before)

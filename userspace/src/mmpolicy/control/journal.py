@@ -54,7 +54,7 @@ class Entry:
     def told(self) -> list[str]:
         """Return one line of text for each entry that the change altered."""
         before, after = self.done
-        note = "this change was interrupted; it was to make:" if self.open else self.note
+        note = "this change was interrupted; it should have made:" if self.open else self.note
         return [note] * bool(note) + [
             f"{label_of(key)}: {shown(key, before.get(key))} -> {shown(key, after.get(key))}"
             for key in telling_keys(*self.done)
@@ -174,8 +174,9 @@ def record(
     tree: Tree, command: str, done: StateChange, note: str = "", begun: Entry | None = None,
     is_open: bool = False,
 ) -> Entry | None:  # fmt: skip
-    """Append a change to the journal. An empty change is skipped, unless it ends one that was
-    begun.
+    """Append a change to the journal; return its entry, or None if it was skipped.
+
+    A change without keys and without a note is skipped, unless it ends the change `begun`.
     """
     keys = changed_keys(*done)
     if not keys and not note and not begun:
@@ -204,7 +205,9 @@ def _last_number(text: str) -> int:
 
 
 def part_of(now: State, entry: Entry) -> StateChange:
-    """Return those of the requested writes of an interrupted change that are in force now."""
+    """Return what an interrupted change has done: the entries that it was to write, with their
+    values before it and their values now.
+    """
     new = {key.name for key in entry.done.after if isinstance(key, Profile)}
     keys = {*changed_keys(*entry.done)}
     keys |= {key for key in now if isinstance(key, Setting) and key.profile in new}
@@ -254,7 +257,9 @@ def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChang
 
 
 def _together(changes: Sequence[StateChange]) -> StateChange:
-    """Return the joint effect of several changes that were made one after the other."""
+    """Return several changes, made one after the other, as one change: each entry with its value
+    before the first and after the last of them.
+    """
     before: State = {}
     after: State = {}
     seen = set()

@@ -31,7 +31,7 @@ WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 def _check_profile(name: str) -> None:
     if not PROFILE_NAME.fullmatch(name) or name in NO_PROFILES:
-        hint = "use at most 31 of a-z, 0-9, _ and -, the first a letter or a digit"
+        hint = "use at most 31 characters of a-z, 0-9, _ and -, the first a letter or a digit"
         raise Error(f"{name!r} is not a valid name of a profile", Exit.REFUSED, hint)
 
 
@@ -49,7 +49,7 @@ def _check_numbers(*numbers: int) -> None:
 
 
 class Sorted:
-    """A key of a state."""
+    """Base class of the keys of a state, which are sorted by `order`."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class ExperimentFile(Sorted):
 
     @property
     def path(self) -> str:
-        """Return its file."""
+        """Return the path of this file in the control tree."""
         return f"{EXPERIMENT}/{self.name}"
 
     @property
@@ -100,7 +100,7 @@ class Profile(Sorted):
 
     @property
     def path(self) -> str:
-        """Return its directory."""
+        """Return the directory of the profile in the control tree."""
         return f"{PROFILES}/{self.name}"
 
     @property
@@ -110,7 +110,7 @@ class Profile(Sorted):
 
 @dataclass(frozen=True)
 class Setting(Sorted):
-    """A knob of a policy or of a point, or the choice of a point's policy."""
+    """A knob of a policy or of a point, or the choice of a point's policy or shadow."""
 
     profile: str
     point: str
@@ -151,7 +151,7 @@ class Setting(Sorted):
 
     @property
     def path(self) -> str:
-        """Return its file."""
+        """Return the path of the setting's file in the control tree."""
         return f"{PROFILES}/{self.profile}/{self.inside}"
 
     @property
@@ -209,14 +209,17 @@ class ProcessBinding(Sorted):
 
 @dataclass(frozen=True)
 class UnitBinding(Sorted):
-    """The binding of a systemd unit to a profile at each start, by a manifest of its own."""
+    """The binding of a systemd unit to a profile at each start of the unit.
+
+    A manifest for this unit alone contains the binding, so it outlives a boot.
+    """
 
     unit: str
 
     def __post_init__(self) -> None:
         """Raise an error for a name that systemd does not accept for a service."""
         if not UNIT_NAME.fullmatch(self.unit):
-            hint = "systemctl list-units lists them"
+            hint = "systemctl list-units lists the services"
             raise Error(f"{self.unit!r} is not the name of a service", Exit.USAGE, hint)
 
     @property

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """The record of the `maintain` process of this host, by which other commands show its work.
 
-Only one process runs at a time. It updates its record while it holds a lock, which the kernel
-releases when the process dies. Without the lock, a record is out of date and ignored.
+Only one `maintain` process runs at a time. It updates its record while it holds a lock, which the
+kernel releases when the process ends. If no process holds the lock, the record is out of date, and
+ignored.
 """
 
 from __future__ import annotations

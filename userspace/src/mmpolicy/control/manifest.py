@@ -128,8 +128,8 @@ class Manifest:
         return cls(name, [(name, tree.read(APPLIED))]) if tree.exists(APPLIED) else None
 
     def without(self, message: str) -> Manifest | None:
-        """Return the manifest without the file that an error message names; None if
-        it names none.
+        """Return the manifest without the file whose name an error message begins with; None if it
+        begins with no file of the manifest.
         """
         rest = [each for each in self.files if not message.startswith(f"{each[0]}:")]
         return Manifest(self.name, rest) if len(rest) < len(self.files) else None
@@ -178,8 +178,8 @@ class Manifest:
 
     @contextmanager
     def _at(self, key: TomlKey) -> Iterator[None]:
-        """Put the line of a key in front of errors raised in this block, and let them
-        exit with 1.
+        """Put `FILE:LINE: ` of a key before the message of an error raised in this block, and set
+        its exit code to 1.
         """
         try:
             yield
@@ -191,8 +191,8 @@ class Manifest:
     def target(self, tree: Tree, now: State) -> State:
         """Return the state that the manifest asks for, given the current state of the host.
 
-        For a cgroup that does not exist, it contains an AbsentCgroup. Without any manifest file,
-        it is the current state.
+        For a cgroup that does not exist, the state contains an AbsentCgroup. Without any manifest
+        file, the current state is returned.
         """
         if not self._entries:
             return dict(now)
@@ -392,8 +392,8 @@ def _path_in_file(key: Key) -> str:
 
 
 def _left_alone(now: State, names: set[str]) -> State:
-    """Return these profiles with all points at stock, without shadows, and with their current
-    knobs.
+    """Return those of the named profiles that exist, with all points at stock, without shadows,
+    and with their current knobs.
     """
     state: State = {}
     for name in names & set(profiles_of(now)):
@@ -444,8 +444,8 @@ def undeclare(tree: Tree, profile: str) -> None:
 def save(tree: Tree, state: State) -> str:
     """Return the text of a manifest that describes a state.
 
-    It leaves out a lease, as no command renews it after a boot, cgroups without a name, and
-    bindings that another program owns.
+    Three kinds of entries are left out: the lease, as no command renews it after a boot; bindings
+    of cgroups that no longer exist; and bindings that another program owns.
     """
     import tomli_w
 

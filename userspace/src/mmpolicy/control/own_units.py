@@ -13,7 +13,7 @@ MARK = "# Written by mmpolicy bind --unit.\n"
 
 
 def read_units(tree: Tree) -> State:
-    """Return the units that such manifests bind; skip manifests that cannot be read."""
+    """Return the profile of each unit that a manifest 90-UNIT.toml binds; skip unreadable ones."""
     if not tree.is_dir(MANIFESTS):
         return {}
     from mmpolicy import tomllib

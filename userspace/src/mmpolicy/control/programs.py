@@ -53,7 +53,7 @@ def check_available(tree: Tree) -> None:
 
 
 def programs(tree: Tree) -> list[Program]:
-    """Return the loaded policies in BPF; [] without the module, or with an old one."""
+    """Return the loaded policies in BPF; [] without the module, or if it is too old for them."""
     if not tree.is_dir(SLOTS):
         return []
     found = []

@@ -118,15 +118,15 @@ def _left(tree: Tree) -> Iterator[Metric]:
 
 
 def _experiment(now: dict[str, Any]) -> Iterator[Metric]:
-    """Yield the current block of the experiment, by which metrics of an application
-    can be split.
+    """Yield metrics about the current block of the experiment, by which a query can split the
+    metrics of an application.
     """
     if "block" not in now:
         return
     start = f"{MODULE}_experiment"
     for name, told in (
-        ("phase", "1: the phase of the running experiment."),
-        ("arm", "1: the active arm of the experiment; in a split, both."),
+        ("phase", "1: the experiment is in this phase."),
+        ("arm", "1: this arm of the experiment is active; in a split, both are."),
     ):
         family = GaugeMetricFamily(f"{start}_{name}", told, labels=[name])
         family.add_metric([str(now[name])], 1)
@@ -192,7 +192,7 @@ def _proofs(tree: Tree) -> Iterator[Metric]:
     for name, told, those in (
         ("running", "1: try --watch is testing a setting that try has kept.",
          [each.trial for each in records if each.running(tree)]),
-        ("at_stock", "1: the service is at stock, for comparison or as try --watch was killed.",
+        ("at_stock", "1: the service is at stock, for a comparison or as try --watch was killed.",
          [each.trial for each in records if each.at_stock]),
         ("taken_back", "1: the setting was shown to be worse, and is no longer in force.", gone),
     ):  # fmt: skip
@@ -227,7 +227,8 @@ def _huge(tree: Tree) -> Iterator[Metric]:
 
 
 def _state(tree: Tree) -> Metric:
-    family = GaugeMetricFamily(f"{MODULE}_state", "1: the state of the module.", labels=["state"])
+    told = "1: the module is in this state."
+    family = GaugeMetricFamily(f"{MODULE}_state", told, labels=["state"])
     now = check_loaded(tree)
     for state in dict.fromkeys([*STATES, now]):
         family.add_metric([state], int(state == now))
@@ -257,7 +258,9 @@ def _lease(tree: Tree) -> Iterator[Metric]:
 
 def _settings(state: State) -> list[Metric]:
     policies = GaugeMetricFamily(
-        f"{MODULE}_policy", "1: the policy of a point.", labels=["profile", "point", "policy"]
+        f"{MODULE}_policy",
+        "1: this policy is active at the point.",
+        labels=["profile", "point", "policy"],
     )
     shadows = GaugeMetricFamily(
         f"{MODULE}_shadow",
@@ -265,7 +268,9 @@ def _settings(state: State) -> list[Metric]:
         labels=["profile", "point", "policy"],
     )
     knobs = GaugeMetricFamily(
-        f"{MODULE}_knob", "Value of a knob.", labels=["profile", "point", "policy", "knob"]
+        f"{MODULE}_knob",
+        "Value of a knob of a policy or point.",
+        labels=["profile", "point", "policy", "knob"],
     )
     for key, value in state.items():
         if isinstance(key, Setting) and key.is_choice:
@@ -283,8 +288,8 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
         "Number of cgroups or processes bound to a profile.",
         labels=["profile", "kind"],
     )
-    # the label is named as in cAdvisor's metrics, so that the two can be joined
-    told = "1: the profile that a cgroup is bound to."
+    # the label has the name that cAdvisor gives it, so that a query can join metrics of both
+    told = "1: the cgroup is bound to this profile."
     binding = InfoMetricFamily(f"{MODULE}_binding", told, labels=["id", "profile"])
     for profile in profiles_of(state):
         found = bindings_of(state, profile)
@@ -310,10 +315,10 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
             target = {
                 key: value for key, value in target.items() if not isinstance(key, AbsentCgroup)
             }
-            told = "Settings and bindings that differ from the last manifest that was applied."
+            told = "Number of settings and bindings that differ from the last applied manifest."
             drift = len(changed_keys(now, target))
             yield GaugeMetricFamily(f"{MODULE}_drift", told, drift)
-    told = "Bindings of existing cgroups that are not in force."
+    told = "Number of bindings of existing cgroups that are not in force."
     family = GaugeMetricFamily(f"{MODULE}_bindings_lost", told, labels=["owner"])
     for owner, count in lost(now, target, read_owned(tree).values()).items():
         family.add_metric([owner], count)
@@ -323,7 +328,9 @@ def _drift(tree: Tree, now: State) -> Iterator[Metric]:
 def _events(counters: dict[tuple[str, str], dict[str, int]]) -> Iterator[Metric]:
     """Yield all counters, and histograms of durations with a bucket for each factor of two."""
     events = CounterMetricFamily(
-        f"{MODULE}_events", "Counters of the module.", labels=["profile", "point", "event"]
+        f"{MODULE}_events",
+        "Events that the module has counted.",
+        labels=["profile", "point", "event"],
     )
     times: dict[str, HistogramMetricFamily] = {}
     for (profile, point), values in counters.items():
@@ -348,8 +355,10 @@ def _add_times(
     counts: Mapping[Bucket, float],
     sum_ns: int | None,
 ) -> None:
-    """Add a histogram with a bucket for each factor of two of time; the last one has no upper
+    """Add a histogram with a bucket for each factor of two of time; the last bucket has no upper
     bound.
+
+    sum_ns: sum of all times; None if the module does not report it.
     """
     total = None if sum_ns is None else sum_ns * NS
     # number of times in each factor of two, by its upper end

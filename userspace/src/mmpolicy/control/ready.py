@@ -44,7 +44,7 @@ def check_loaded(facts: Facts) -> Check:
     if found.detail != "state: expired":
         return found
     text = "state: expired: the lease was not renewed in time, so the kernel is at stock"
-    return Check("loaded", "fail", text, "mmpolicy reset acknowledges it")
+    return Check("loaded", "fail", text, "mmpolicy reset acknowledges the expired lease")
 
 
 def check_abi(facts: Facts) -> Check:

@@ -13,7 +13,8 @@ from mmpolicy.figures import figure
 from mmpolicy.host.calibration import Calibration
 
 COUNTER = re.compile(r"shadow_(requested|allocated)_order_(\d+)")
-# counter: no folio fits here, perhaps because an earlier folio of the shadow would cover the place
+# counter of faults for which the shadow has found no room for a folio; an earlier folio of the
+# shadow may already contain the page of such a fault, which would avoid the fault
 UNSURE = "shadow_reason_no_room"
 
 
@@ -30,12 +31,12 @@ class Shadow:
     folios: Mapping[int, int] = field(default_factory=dict, compare=False)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the figures for JSON, without `folios`."""
         return {name: value for name, value in asdict(self).items() if name != "folios"}
 
     def saved(self, costs: Calibration) -> list[tuple[float, float]]:
-        """Return the least and the most CPU time that the shadow would save, each
-        with its share.
+        """Return the least and the most CPU seconds that the shadow would save, each with its share
+        of the CPU time that all these faults take.
         """
         spared = (self.spared_least, self.spared_most)
         seconds = [
@@ -72,10 +73,11 @@ def _between(low: object, high: object) -> str:
 
 
 def shadow_of(counters: Mapping[str, int]) -> Shadow | None:
-    """Return the result of a point's shadow from its counters; None if it was not asked.
+    """Return the result of a point's shadow from its counters; None if no fault asked the shadow.
 
-    A fault would be avoided if an earlier folio of the shadow already contained its page. Each
-    folio contains a known number of pages, of which at most those with a fault now would be used.
+    A fault would be avoided if an earlier folio of the shadow already contained its page. The
+    shadow's folios would take additional pages: all their pages, less one for each fault with a
+    request for a large folio, as such a fault takes a page in any case.
     """
     found = {"requested": {}, "allocated": {}}  # type: dict[str, dict[int, int]]
     for name, value in counters.items():

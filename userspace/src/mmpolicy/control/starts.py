@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The record of services that were bound when they started, by a drop-in of their unit.
 
-Such a binding repeats an entry of a manifest, so it is no change for the journal, which would
-delay the start. The record is empty after a boot.
+Such a binding only repeats an entry of a manifest. So it is recorded here and not in the journal,
+as a write to the journal would delay the start of the service. The record is empty after a boot.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def follow_services(tree: Tree, done: StateChange, now: State, target: State) ->
     """Return the target state of a rollback, adapted to services that have started since the
     change.
 
-    Such a service has a new cgroup, which the change does not know. The cgroup gets the profile of
-    its unit, and no profile that the rollback deletes.
+    A service that has started since then has a new cgroup, which is not part of the change. This
+    cgroup gets the profile that the rollback gives the unit, or none if the rollback deletes the
+    profile.
     """
     target = dict(target)
     for key in changed_keys(*done):

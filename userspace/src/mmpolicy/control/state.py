@@ -57,8 +57,8 @@ class Write:
 def read_state(tree: Tree) -> State:
     """Return the current state.
 
-    If a profile disappears while it is read, as an experiment's do when the lease expires,
-    everything is read again.
+    If a profile disappears while it is read, everything is read again. For example, the profiles
+    of an experiment disappear when the lease expires.
     """
     control = Control(tree)
     profiles = control.profiles()
@@ -91,7 +91,9 @@ def _read_programs(tree: Tree) -> State:
 
 
 def read_profile(control: Control, name: str) -> State:
-    """Return the entries of a profile: its existence, its settings, and its bindings."""
+    """Return the entries of a state that belong to a profile: the profile itself, its settings,
+    and its bindings.
+    """
     state: State = {Profile(name): ""}
     for point in control.points(name):
         state[point.choice] = point.active
@@ -259,7 +261,7 @@ def _settings(old: State, new: State) -> Iterator[Write]:
 
 
 def _bind(old: State, new: State) -> Iterator[Write]:
-    """Yield the writes of new and changed bindings, and then of those that end."""
+    """Yield the writes of new and changed bindings, and then the writes that end bindings."""
     bound = [key for key in old | new if isinstance(key, BINDINGS)]
     for key in bound:
         if _differ(old, new, key):

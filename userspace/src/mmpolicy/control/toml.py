@@ -23,7 +23,7 @@ def leaves(table: Mapping[str, Any], above: TomlKey = ()) -> Iterator[tuple[Toml
 
 
 def key_lines(text: str) -> dict[TomlKey, int]:
-    """Return the number of the line on which each key of a valid file begins."""
+    """Return the line number of each key in the text of a valid file; a table counts as a key."""
     found: dict[TomlKey, int] = {}
     table: TomlKey = ()
     statement, start = "", 1

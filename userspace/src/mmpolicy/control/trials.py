@@ -2,7 +2,8 @@
 """Records of `try`: each trial has a file with its progress.
 
 A record is written before the first change, before a setting is kept, and at the end. If the
-process is killed, its record remains, while the kernel releases its lock.
+process is killed, its record stays in the phase `running` or `keeping`, and the kernel releases its
+lock. So such a phase without a held lock means that the trial was interrupted.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Trial:
 
     @property
     def manifest(self) -> str:
-        """Return the path of the manifest by which a boot restores what the trial has kept."""
+        """Return the path of the manifest by which a boot restores the kept setting."""
         return file_of(self.profile)
 
     def keep(self, tree: Tree, **changes: Any) -> Trial:
@@ -88,8 +89,8 @@ class Trial:
 
 
 def file_of(profile: str) -> str:
-    """Return the path of the manifest by which a boot restores what a trial has kept under this
-    name.
+    """Return the path of the manifest by which a boot restores the setting that a trial has kept
+    in this profile.
     """
     return f"{MANIFESTS}/50-try-{profile}.toml"
 
@@ -186,14 +187,14 @@ def drifted(tree: Tree) -> Notice | None:
     for trial in read_trials(tree)[-1:]:
         parts = _parts_kept(tree, trial) if trial.sizes else []
         if any(parts) and not all(parts) and not running(tree):
-            text = f"sizes of folios that {trial.name} keeps are no longer all in force"
+            text = f"some folio sizes that {trial.name} keeps are no longer in force"
             return Notice("sizes_drifted", text, trial.undo or "mmpolicy try --status")
     return None
 
 
 def withdraw(tree: Tree) -> None:
-    """Record that a trial is undone, if it was killed while keeping sizes that were restored
-    since.
+    """Record the last trial as undone, if it was killed while it set the folio sizes to keep; the
+    caller has restored the former sizes.
     """
     for trial in read_trials(tree)[-1:]:
         if trial.sizes and trial.phase == KEEPING:
@@ -202,6 +203,6 @@ def withdraw(tree: Tree) -> None:
             page = (
                 *trial.page,
                 "decision   not kept: the trial was killed while it set the "
-                "sizes; they are restored",
+                "sizes; the former sizes are restored",
             )
             trial.keep(tree, phase=BACK, page=page, exit=int(Exit.FAILED), undo="")

@@ -111,6 +111,6 @@ def find_unit(units: Units, given: str) -> UnitBinding:
         text = (
             f"the unit {key.unit} was not bound with bind --unit: there is no {tree.real(key.path)}"
         )
-        hint = f"if a manifest in {FOLDER} binds it, remove the line there"
+        hint = f"if a manifest in {FOLDER} binds the unit, remove its line from the manifest"
         raise Error(text, Exit.USAGE, hint)
     return key

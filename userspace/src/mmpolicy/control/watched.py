@@ -2,8 +2,9 @@
 """Records of `try --watch`, which compares a kept setting with stock from time to time.
 
 For a short block the service runs at stock, and its metrics are compared with those of a block
-with the setting. The record names the block at stock before it begins. If the process is killed,
-its lock is free while the record still names the block: then the service is still at stock.
+with the setting. Before a block at stock begins, the record gets the id of the cgroup. If the
+process is killed in this block, its lock is free and the record still has the id. So the service is
+known to be at stock.
 """
 
 from __future__ import annotations
@@ -64,15 +65,15 @@ class Watched:
     phase: str = ON
     reason: str = ""  # why the test has ended
     at_stock: int = 0  # id of the cgroup while it runs a block at stock, else 0
-    lost: int = 0  # pairs
+    lost: int = 0  # number of pairs of blocks that were begun and not completed
     skipped: str = ""  # why the last pair of blocks was skipped
     effects: dict[str, Ends] = field(default_factory=dict)  # effects over the last week, by metric
     pairs: int = 0  # number of pairs in the last week
-    known: bool = False  # True once the user has acknowledged that the setting was undone
+    known: bool = False  # True once a user has acknowledged that the setting was undone
 
     @property
     def path(self) -> str:
-        """Return its file."""
+        """Return the path of the record."""
         return f"{FOLDER}/{self.trial}.json"
 
     @property

@@ -77,8 +77,9 @@ class ProcessMemory:
     def collapse(self, start: int, blocks: int = 1) -> int:
         """Ask the kernel to collapse adjacent aligned 2 MB blocks; return 0 if it made all of them.
 
-        Else the result is the errno of the last block that failed; other blocks may be made. The
-        kernel drops mmap_lock after each block, and drains the batches of all CPUs once per call.
+        Else the result is the errno of the last block that failed; other blocks may be collapsed.
+        The kernel drops mmap_lock after each block, and drains the LRU batches of all CPUs once
+        per call.
         """
         return self._advise(start, blocks * BLOCK)
 
@@ -127,10 +128,10 @@ class Advice:
     def time_collapses(
         self, number: int, undisturbed: Callable[[], AbstractContextManager[None]]
     ) -> list[float]:
-        """Return how many seconds collapses of this command's own memory take on this host.
+        """Collapse `number` blocks of this command's own memory; return the seconds of each.
 
-        While the memory is touched, prctl() forbids huge pages. An madvise() in its place would
-        have to be undone, which wakes khugepaged, and khugepaged might collapse the memory first.
+        While the memory is touched, prctl() forbids huge pages. madvise() could forbid them, too,
+        but undoing it wakes khugepaged, which might collapse the memory first.
         """
         lib = _libc()
         lib.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)

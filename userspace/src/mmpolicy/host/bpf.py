@@ -20,7 +20,7 @@ PINS = "/sys/fs/bpf/mmpolicy"
 BPFFS = "mount -t bpf bpf /sys/fs/bpf"
 WRITING = "docs/writing-a-policy.md says what a policy may do"
 REFUSED = re.compile(r"^refused (\w+) (\d+)$", re.MULTILINE)
-# lines of the verifier that begin like this have a position and no error
+# lines of the verifier's log that begin with one of these show code or registers, not the error
 ABOUT_STATE = (*"0123456789;", "processed ", "cur state", "old state", "func#")
 # after this text, the verifier of Linux 7.3 and newer repeats the error over many lines
 EXPLAINED = "\nVerification failed: "
@@ -29,15 +29,15 @@ LOG = re.compile(r"-- BEGIN PROG LOAD LOG --\n(.*?)-- END PROG LOAD LOG --", re.
 # reasons why the module refuses to register a policy, by errno (see module/bpf/)
 REGISTER = {
     errno.EINVAL: (
-        "the name of the policy has characters other than a-z, 0-9 and _, or is not that "
-        "of the policy to replace"
+        "the name of the policy has characters other than a-z, 0-9 and _, or differs from the "
+        "name of the policy that it should replace"
     ),
     errno.ENODATA: "the policy has no function that makes the decision",
     errno.EPROTO: "the policy was built with a mmpolicy.bpf.h of another version than the module",
     errno.ERANGE: "max_order of the policy is not 2 to 9",
     errno.EOPNOTSUPP: "the policy has flags that the module does not know",
     errno.EDOM: "a knob of the policy has no valid name, unit, meaning or range",
-    errno.EXDEV: "the knobs of the policy are not those of the policy to replace",
+    errno.EXDEV: "the policy has other knobs than the loaded policy that it should replace",
     errno.ENOEXEC: "the JIT of the kernel for BPF is off",
     errno.EEXIST: "a policy of this name is loaded already",
     errno.ENOSPC: "the module has no free slot for another policy",
@@ -63,8 +63,8 @@ REGISTER_HINTS = {
     errno.EEXIST: (
         "mmpolicy policy replace FILE replaces the loaded one; or give the new policy another name"
     ),
-    errno.ENOSPC: "mmpolicy policy unload NAME makes room",
-    errno.EBUSY: "mmpolicy reset acknowledges the lease; then load the policy again",
+    errno.ENOSPC: "mmpolicy policy unload NAME frees a slot",
+    errno.EBUSY: "mmpolicy reset acknowledges the expired lease; then load the policy again",
     errno.ESTALE: "give the command again",
 }
 STEPS = {

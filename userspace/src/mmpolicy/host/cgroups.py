@@ -57,7 +57,7 @@ class Cgroup(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return its directory."""
+        """Return the directory of the cgroup."""
         return self.hierarchy.folder(self.path)
 
 
@@ -117,7 +117,7 @@ def unified(tree: Tree) -> Hierarchy:
     if found:
         return found
     hint = "mount -t cgroup2 none /sys/fs/cgroup"
-    if known:  # a mount there would hide them
+    if known:  # a mount at /sys/fs/cgroup would hide the version 1 hierarchies below it
         hint = "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 elsewhere"
     raise Error(f"no cgroup v2 hierarchy is mounted, by {tree.real(MOUNTS)}", Exit.LACKING, hint)
 
@@ -202,8 +202,8 @@ class Charged:
         self._domains: dict[str, str] = {}  # by path
 
     def name(self, pid: int | str) -> str:
-        """Return the name of the cgroup that a process is charged to; `/` for the root, or if it
-        has ended.
+        """Return the name of the cgroup that a process is charged to; `/` for the root cgroup, or
+        if the process has ended.
 
         In version 2, a threaded cgroup has no memory accounting: its memory is charged to an
         ancestor.
@@ -335,7 +335,7 @@ class Finder:
                     names.setdefault(each.name.rpartition("/")[2], []).append(each)
                 self._by_name = names | self._by_name
         found = [each for name in (unit, f"{unit}.service") for each in self._by_name.get(name, ())]
-        # a unit of the host's systemd goes before one of a user or a container
+        # a unit of the host's systemd takes precedence over a unit of a user or a container
         found = [each for each in found if HOSTS_OWN.fullmatch(each.name)] or found
         if len(found) > 1:
             text = (

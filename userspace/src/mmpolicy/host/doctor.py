@@ -164,7 +164,7 @@ def check_others(facts: Facts) -> Check:
     if not found:
         return Check("others", "ok", "no livepatch and no BPF program uses the hooked functions")
     text = "; ".join(f"{', '.join(who)} on {function}" for function, who in found.items())
-    hint = "mmpolicy list --hooks says which points cannot have a policy while they are in use"
+    hint = "mmpolicy list --hooks says which points cannot have a policy until these are gone"
     return Check("others", "warn", text, hint)
 
 
@@ -206,7 +206,7 @@ def check_file(facts: Facts) -> Check:
     status = "warn" if facts.loaded else "fail"
     kernel = facts.info.get("vermagic", "").partition(" ")[0]
     if kernel not in ("", facts.release):
-        hint = "dkms autoinstall builds it for this kernel, or build it by hand; then run depmod"
+        hint = "build the module for this kernel, by dkms autoinstall or by hand; then run depmod"
         return Check("file", status, f"the module file was built for the kernel {kernel}", hint)
     if facts.info.get("description", "").startswith(STUB):
         hint = (
@@ -257,6 +257,6 @@ def check_build(facts: Facts) -> Check:
         return Check("build", "ok", f"the loaded module is the one on disk (srcversion {loaded})")
     text = (
         f"the loaded module is not the one on disk: its srcversion is {loaded or '?'}, "
-        f"that of the file {on_disk or '?'}"
+        f"and the file has {on_disk or '?'}"
     )
     return Check("build", "warn", text, "mmpolicy unload, then mmpolicy load")

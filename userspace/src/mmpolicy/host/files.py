@@ -97,9 +97,9 @@ def parts_of(path: str) -> list[str]:
 
 
 def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the directory of the list that contains a file, and the path components below it.
+    """Return that one of `folders` that contains a file, and the path components below it.
 
-    Raise an error for a file outside of all of them.
+    Raise an error if no folder contains the file.
     """
     for base in folders:
         if path == base == SPLIT:
@@ -107,7 +107,7 @@ def _below(path: str, folders: Sequence[str]) -> tuple[str, list[str]]:
             return folder, [name]
         if path.startswith(f"{base}/") and base != SPLIT:
             return base, parts_of(path.removeprefix(f"{base}/"))
-    raise Error(f"{path!r} is not a file below {folders[0]}", Exit.USAGE, "nothing was written")
+    raise Error(f"{path!r} is not a file below {folders[0]}", Exit.USAGE, "give a path below it")
 
 
 def split_text(pid: int, start: int, end: int) -> str:
@@ -313,7 +313,8 @@ class Tree:
         """Create a tracing instance for the time of a `with` block; it does not affect other users
         of tracing.
 
-        An instance that exists already was left by a killed command, as the caller holds a lock.
+        The caller holds a lock, so an instance that exists already was left by a killed command,
+        and is removed first.
         """
         with explained("make", self.real(TRACING), TRACING_REMEDIES):
             if self.is_dir(TRACING):
@@ -342,10 +343,11 @@ class Tree:
             self.real(path).unlink()
 
     def append(self, path: str, line_of: Callable[[str], str]) -> str:
-        """Append the line that line_of() returns for the text of the file; return the whole text.
+        """Append a line to a file; return the whole text. line_of() gets the present text, and
+        returns the line.
 
-        Writers lock the file, so lines do not mix. After a line that a crash cut short, a new line
-        begins. If the disk has no room for the whole line, nothing is written.
+        Writers lock the file, so lines do not mix. If a crash has cut the last line short, a
+        newline is added first. If the disk has no room for the whole line, nothing is written.
         """
         real = self.real(path)
         with explained("write", real, KEEP_REMEDIES):

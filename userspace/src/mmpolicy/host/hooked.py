@@ -13,7 +13,7 @@ from mmpolicy.host.files import CONTROL, Tree
 HOOKED = f"{CONTROL}/hooked_functions"
 LIVEPATCHES = "/sys/kernel/livepatch"
 TRACED = "/sys/kernel/tracing/enabled_functions"
-# a hooked function, and the function that it calls first
+# a function of TRACED with a direct call, and the function that is called
 CALLS = re.compile(r"^(\S+) .*\n\tdirect-->(\S+?)\+", re.MULTILINE)
 OURS = "mmp_"
 
@@ -41,8 +41,8 @@ def _livepatches(tree: Tree) -> dict[str, list[str]]:
 
 
 def others(tree: Tree) -> dict[str, list[str]]:
-    """Return the functions of the module's list that livepatches or BPF programs also use, with
-    their users.
+    """Return the functions hooked by the module that livepatches or BPF programs also use, with
+    the names of these users.
     """
     found = _livepatches(tree)
     # only livepatches are found without tracefs, or without permission to read it

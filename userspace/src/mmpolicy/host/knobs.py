@@ -31,7 +31,7 @@ def read_knob(tree: Tree, path: str) -> str:
 
 
 def read_knobs(tree: Tree) -> Values:
-    """Return the values of all knobs that can be read; other knobs could not be restored."""
+    """Return the values of all knobs that can be read, as only these can be restored later."""
     found: Values = {}
     for path in (path for folder in KNOB_FOLDERS for path in _walk(tree, folder)):
         try:

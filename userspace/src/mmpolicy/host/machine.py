@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CPUINFO, MEMINFO = "/proc/cpuinfo", "/proc/meminfo"
 NO_SYSTEMD = (
-    "mmpolicy bench, or ab run in the foreground, which have a watchdog of their own and "
+    "run mmpolicy bench, or ab run in the foreground: both have their own watchdog and "
     "need no systemd"
 )
 DOCTOR_KNOWS = "; mmpolicy doctor says whether the module can be built"
@@ -59,7 +59,7 @@ def tell_ready() -> None:
 
 
 def start_unit(words: Sequence[str]) -> None:
-    """Run a command as a systemd unit of its own."""
+    """Run a command as a transient systemd unit; `words` are the arguments of systemd-run."""
     import subprocess
 
     units = [f"-u {name}" for option, name in zip(words, words[1:]) if option == "--unit"]

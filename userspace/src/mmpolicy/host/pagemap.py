@@ -2,9 +2,10 @@
 """Read the page tables of a process from /proc/PID/pagemap.
 
 There are two ways: the ioctl PAGEMAP_SCAN (Linux 6.7) walks a range and returns the mapped
-regions; the file itself has eight bytes for each page. Meanwhile the kernel holds the mmap_lock of
-the process: for a read of the file, during at most 2 MB; for PAGEMAP_SCAN, until it has found the
-requested number of pages or regions, or has reached the end of the range.
+regions; the file itself has eight bytes for each page. During both, the kernel holds the mmap_lock
+of the process. For a read of the file, it drops the lock after each 2 MB of addresses. For
+PAGEMAP_SCAN, it holds the lock until it has found the requested number of pages or regions, or has
+reached the end of the range.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mmpolicy.host.files import Tree
 PAGE = os.sysconf("SC_PAGE_SIZE")
 SCAN = 0xC0606610  # The ioctl number of linux/fs.h: _IOWR('f', 16, struct pm_scan_arg).
 ARGUMENT = struct.Struct("=12Q")
-REGIONS = 512  # regions of one scan; the kernel releases mmap_lock after so many
+REGIONS = 512  # number of regions after which the kernel ends a scan and releases mmap_lock
 PIECE = 4096  # entries of the file that are read at once
 
 # Categories of PAGEMAP_SCAN
@@ -99,9 +100,10 @@ class Pagemap:
     def _scan(
         self, start: int, end: int, most: int, some: int, told: int, regions: int = REGIONS
     ) -> tuple[list[Region], int]:
-        """Return regions with one of some categories, and the address where the walk ended.
+        """Return regions with one of the categories `some`, and the address where the walk ended.
 
-        If the kernel does not support scanning, the result is empty and can_scan becomes false.
+        The regions have only categories in `told`, and there are at most `regions` of them. If the
+        kernel does not support scanning, the result is empty and can_scan becomes false.
         """
         out = self._out
         argument = bytearray(ARGUMENT.pack(
@@ -120,8 +122,8 @@ class Pagemap:
     def kind(self, start: int, end: int) -> int:
         """Return the categories of all pages of a range, or 0 if they differ or are not known.
 
-        FILE is left out, so the kernel reads page table entries alone, which is much faster; a
-        guard gives 0.
+        FILE is left out, so the kernel reads page table entries alone, which is much faster. GUARD
+        is left out, too, so guard pages look swapped.
         """
         if not self.can_scan:
             return 0

@@ -59,7 +59,7 @@ def find_process(tree: Tree, given: str) -> int:
         except Error as err:
             text = f"there is no process and no service '{given}'"
             raise Error(
-                text, Exit.USAGE, "ps -e lists the processes, mmpolicy top processes and services"
+                text, Exit.USAGE, "ps -e lists all processes; mmpolicy top also lists services"
             ) from err
     if len(pids) == 1:
         return pids[0]

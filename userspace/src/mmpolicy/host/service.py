@@ -52,7 +52,7 @@ class Service:
 
     @classmethod
     def ask(cls, show: Show, unit: str) -> Service:
-        """Ask systemd."""
+        """Return the properties of a unit as systemd reports them; none if it does not answer."""
         answers = _properties(show, ASKED, [unit]) if unit else []
         return cls(unit, answers[0] if answers else {})
 
@@ -62,7 +62,7 @@ class Service:
         return tuple(self.found.get(name, "") for name in MARKS)
 
     def dependants(self) -> list[str]:
-        """Return the units that require this one or are bound to it."""
+        """Return the units that require or want this unit, or are bound to it."""
         return [unit for name in DEPENDANTS for unit in self.found.get(name, "").split()]
 
     def changing(self) -> str:

@@ -15,7 +15,9 @@ SHELL = 128  # added to a signal's number for the exit code, as shells do
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
-    """Collect signals in a list instead of dying; signals that nohup ignores stay ignored."""
+    """Collect signals in a list instead of ending the process; signals that are ignored, as under
+    nohup, stay ignored.
+    """
     caught: list[int] = []
 
     def note(number: int, _frame: object) -> None:

@@ -101,7 +101,7 @@ class Units:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Return the names of all unit files; a link has the name of its target."""
+        """Return by name the target's name of each unit file that is a link, "" for the others."""
         return dict(self._files(FOLDERS))
 
     @cached_property
@@ -183,7 +183,7 @@ def unknown_unit(units: Units, unit: str) -> Error:
         )
         return Error(text, Exit.USAGE, hint)
     close = units.close(unit)
-    listed = "systemctl list-unit-files lists the units, and mmpolicy top the cgroups"
+    listed = "systemctl list-unit-files lists the units, and mmpolicy top lists cgroups"
     hint = f"did you mean {close}?" if close else listed
     return Error(f"systemd does not know the unit {unit}", Exit.USAGE, hint)
 

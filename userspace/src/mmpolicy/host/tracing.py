@@ -63,8 +63,8 @@ def record(tree: Tree, pid: int, wait: Callable[[], None]) -> Recorded:
 
 
 def follow(tree: Tree, policy: str) -> Generator[Told | int, None, None]:
-    """Yield the calls of a policy's BPF program and its kfunc calls; a number is the count of lost
-    ones.
+    """Yield the calls of a policy's BPF program, and its kfunc calls; a number in between is the
+    count of calls that the trace buffer has lost.
     """
     with _instance(tree):
         events = _events(tree, "bpf")
@@ -110,7 +110,11 @@ def _enabled(tree: Tree, events: list[str]) -> Iterator[None]:
 
 
 def parse(text: str) -> Recorded:
-    """Return the decisions in a trace. A fault in an empty PMD causes two of them."""
+    """Return the decisions in a trace.
+
+    A fault without a page table causes two decisions. The first one, at site "pmd", counts only if
+    its order is 9; with another order, the kernel asks the policy again.
+    """
     decisions = [
         Decision(kind == "shadow", int(address, 16), int(order), reason)
         for kind, address, site, order, reason in LINE.findall(text)

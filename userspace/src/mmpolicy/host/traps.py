@@ -90,8 +90,8 @@ def _tuned(tree: Tree) -> Iterator[Trap]:
         )
         yield Trap(
             text,
-            f"echo inherit >{THP}/hugepages-SIZEkB/enabled turns a size off; leave it "
-            "where always is wanted",
+            f"echo inherit >{THP}/hugepages-SIZEkB/enabled turns a size off; keep "
+            "always for the sizes that you want",
         )
 
 

@@ -56,12 +56,14 @@ class Point:
 
     def __init__(self, kernel: Kernel, btf: Btf) -> None:
         self.kernel, self.btf = kernel, btf
-        self.ways: set[str] = set()
+        self.ways: set[str] = set()  # kernel variants that the chosen alternatives imply
         self.reasons: list[str] = []
 
     def look(self, need: Need) -> None:
-        """Choose the first alternative of a need that has the expected type, or record why none
-        does.
+        """Choose the first alternative of a need that exists with the expected type, or record why
+        there is none.
+
+        A need for other kernel variants than those chosen so far is skipped.
         """
         if not (self.ways >= need.when and self.ways.isdisjoint(need.unless)):
             return

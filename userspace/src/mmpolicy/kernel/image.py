@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from mmpolicy.kernel.unpack import NotReadableError, unpacked
 
-ELF = b"\x7fELF\x02\x01"  # the first 64-bit little-endian bytes of an ELF file
+ELF = b"\x7fELF\x02\x01"  # first bytes of a 64-bit little-endian ELF file
 AR = b"!<arch>\n"
 BZIMAGE = b"HdrS"
 # magic of an uncompressed arm64 Image, and the machine number of an ELF file

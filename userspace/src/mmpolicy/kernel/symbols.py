@@ -15,7 +15,7 @@ from mmpolicy.kernel.unpack import NotReadableError
 
 DIGITS = b"".join(b"%d\0" % digit for digit in range(10))
 TOKENS, GROUP = 256, 256  # number of tokens, and of symbols between two markers
-ALIGNED = 4  # alignment of the tables in bytes; some have twice as much
+ALIGNED = 4  # alignment of the tables in bytes; in some kernels it is twice as much
 LONGEST = 1 << 15  # most bytes of names after the last marker
 
 
@@ -46,7 +46,10 @@ def _tokens(data: bytes) -> tuple[int, list[bytes]] | None:
 
 
 def _marks(data: bytes, end: int) -> list[int]:
-    """Return the markers: the offset of each group of names. Their table ends near `end`."""
+    """Return the markers, which are the offsets of each group of names; [] if they are not found.
+
+    The table of markers ends at `end` or 4 bytes before it.
+    """
     for last in (end, end - 4):
         found: list[int] = []
         at = last - 4
@@ -91,7 +94,7 @@ def _begin(data: bytes, table: int, marks: list[int]) -> tuple[int, int] | None:
 
 
 def symbols(data: bytes) -> frozenset[str]:
-    """Return the symbols that are unique in a kernel; /proc/kallsyms lists them all."""
+    """Return the symbols that occur once in a kernel image."""
     found = _tokens(data)
     marks = _marks(data, found[0]) if found else []
     place = _begin(data, found[0], marks) if found and marks else None

@@ -57,7 +57,7 @@ def unpacked(data: bytes, size: int) -> bytes:
     """Return the decompressed data, which must have the given size."""
     if not 0 < size <= MOST:
         raise NotReadableError(
-            f"the compressed kernel claims to have {size} bytes, which is too much"
+            f"the compressed kernel claims to have {size} bytes, and 1 to {MOST} are possible"
         )
     for magic, (name, unpack) in UNPACK.items():
         if data.startswith(magic):

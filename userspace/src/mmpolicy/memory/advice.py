@@ -12,7 +12,7 @@ MUCH_UNUSED = 0.1  # least share of unused pages in large folios that counts as 
 DENSE = 0.2  # least share of faults with a fully used neighbour for which large folios pay
 HUGE = 64 << 20  # least size in bytes of the largest area for which 2 MB folios pay
 STOCK, ADAPTIVE = "stock", "adaptive"
-USUAL, LARGEST, SMALLEST = 4, 9, 2
+USUAL, LARGEST, SMALLEST = 4, 9, 2  # orders: folios of 64 kB, 2 MB and 16 kB
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,9 @@ def advise(whole: Explained, largest: int) -> Advice | None:
 
     largest: bytes of the largest area of the process.
 
-    The evidence is the decisions of adaptive, active or as a shadow, as other policies want large
-    folios everywhere. Without enough decisions, a high share of unused pages is evidence, too.
+    The evidence is the decisions of adaptive, as the active or the shadow policy, because other
+    policies request large folios everywhere. Without enough decisions, a high share of unused
+    pages is evidence, too.
     """
     seen = max(whole.shadow, whole.wanted, key=_judged)
     judged = _judged(seen)
@@ -62,6 +63,8 @@ def _judged(seen: Wanted) -> int:
 
 
 def _order_in_use(whole: Explained) -> int:
-    """Return the largest order, up to 64 kB, in which few pages are unused; 16 kB if none is."""
+    """Return the largest order, up to that of 64 kB, in which few pages are unused; else the order
+    of 16 kB.
+    """
     good = [order for order, n in whole.large.items() if whole.unused[order] <= MUCH_UNUSED * n]
     return max([SMALLEST, *(order for order in good if order <= USUAL)])

@@ -68,7 +68,7 @@ def _of_redis(name: str, of_the_system: bool) -> Allocator:
     """
     purge = f"{name}-cli MEMORY PURGE"
     if of_the_system:
-        more = "if that frees little, restart it, as its activedefrag needs the bundled jemalloc"
+        more = f"if that frees little, restart {name}: activedefrag needs the bundled jemalloc"
     else:
         more = (
             f"{name}-cli CONFIG SET activedefrag yes, if {name} was built with the bundled jemalloc"

@@ -10,7 +10,7 @@ from mmpolicy.host.cgroups import cgroup_folders, charging, walk
 from mmpolicy.host.files import Tree
 from mmpolicy.host.huge import read_stat
 
-UNKNOWN = -1  # stands for the root cgroup, which has no memory.current
+UNKNOWN = -1  # stands for the usage of the root cgroup, which has no memory.current
 
 
 class Account(NamedTuple):
@@ -20,7 +20,7 @@ class Account(NamedTuple):
     private: int
     shared: int
     file: int
-    zswapped: int = 0  # size before compression; the compressed size is part of memory
+    zswapped: int = 0  # size before compression; `memory` includes the compressed size
 
 
 def _of_version_1(tree: Tree, folder: str) -> Account:

@@ -7,11 +7,11 @@ fills holes, copies pages that are shared after fork(), and swaps pages in. So e
 checked just before the call. It is checked again after the call, which may return success without
 a collapse.
 
-Without a CPU budget, up to GROUP blocks are checked together, collapsed by one call, and checked
-again. A collapse replaces the contents of the CPU's caches, so Python runs several times slower
-after it. The last of these blocks was checked up to SLICE_S before its collapse. Within that time,
-the program may free pages, which the collapse fills again, or fork, so that the collapse copies
-shared pages.
+Without a CPU budget, up to GROUP adjacent blocks are checked together, collapsed by one call, and
+checked again: a collapse replaces the contents of the CPU's caches, so Python code between two
+collapses would run several times slower. The last block of such a group is collapsed up to SLICE_S
+seconds after its check. Within these seconds, the program may free pages, which the collapse fills
+again, or fork, so that the collapse copies shared pages.
 """
 
 from __future__ import annotations
@@ -61,12 +61,14 @@ SECTION = 1 << 15  # page frames of a memory section; a section never spans two 
 # bytes below a cgroup's limit from which on its usage is read before each collapse
 NEAR = 128 << 20
 SPOT = 64  # bytes of each page that are read first, to find pages full of zeroes
-# One page in SAMPLE is read before a collapse, and one in ESTIMATE to estimate the empty part.
+# One page in SAMPLE is read before a collapse, and one in ESTIMATE to estimate how much of a block
+# is empty.
 # Both numbers are prime, so a program that uses every 16th page does not look like a program that
 # uses all pages.
 SAMPLE, ESTIMATE = 31, 13
 PATIENCE = 6  # number of slow collapses in a row after which the run stops
-# number of collapses of the command's own memory that are timed before the first of a program's
+# number of collapses in this command's own memory that are timed before a program's memory is
+# collapsed
 TIMED = 5
 BACK_OFF_S = 1.0  # seconds to pause after one slow collapse; doubled after each further slow one
 
@@ -76,8 +78,8 @@ FRAME = (1 << 55) - 1
 MADE = pagemap.HUGE | pagemap.PRESENT
 FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
 THERE = bytes(mark >> 7 for mark in range(256))
-# 512 pagemap entries as one big number: for the frames 0, 1, 2 and so on, and for frame 1 each
-# time
+# Two big numbers, each of 512 pagemap entries of 8 bytes: RISING has the frames 0 to 511, ONES has
+# frame 1 in all entries. So first * ONES + RISING has 512 consecutive frames from `first` on.
 RISING, ONES = (
     int.from_bytes(array("Q", some).tobytes(), "little") for some in (range(PAGES), [1] * PAGES)
 )
@@ -112,7 +114,7 @@ class Verdict(NamedTuple):
     cause: str  # the reason not to collapse the block; "" to collapse it
     pages: int  # number of pages in the block that no other process shares
     missing: int  # number of absent pages in the block, which a collapse would fill
-    frame: int = 0  # number of the page frame of one of the pages
+    frame: int = 0  # page frame number of one page of the block; 0 if it was not read
 
 
 HUGE_ONE, FULL_ONE = Verdict(HUGE, PAGES, 0), Verdict("", PAGES, 0)
@@ -128,17 +130,19 @@ class Candidates(NamedTuple):
 
 @dataclass
 class Seen:
-    """The memory of a process in pages, by the decision about it."""
+    """The pages of a process: all, already huge ones, and skipped ones by cause; and the blocks to
+    collapse, by area.
+    """
 
     pages: int = 0
     huge: int = 0
     areas: list[Candidates] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     nearly: int = 0  # number of present pages in blocks that lack at most NEARLY pages
-    lacking: int = 0  # number of absent pages in these blocks
+    lacking: int = 0  # number of absent pages in the blocks that `nearly` counts
 
     def skip(self, verdict: Verdict) -> None:
-        """Count a 2 MB block that is not collapsed."""
+        """Count the pages of a 2 MB block that is not collapsed."""
         self.skipped[verdict.cause] += verdict.pages
         if verdict.cause == NOT_FULL and verdict.missing <= NEARLY:
             self.nearly += verdict.pages
@@ -156,7 +160,9 @@ class Flags:
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_zero_page(self, frame: int) -> bool:
-        """Return whether a frame is the zero page, which reads of untouched memory get."""
+        """Return whether a frame is the zero page, which the kernel maps where a program reads
+        untouched memory.
+        """
         if frame in self._zero:
             return True
         zero = bool(self.of(frame) & ZERO_PAGE)
@@ -166,15 +172,18 @@ class Flags:
 
 
 def is_huge(first: int, last: int) -> bool:
-    """Return whether a 2 MB block is one folio, by the entries of its first and last page."""
+    """Return whether the pagemap entries of a block's first and last page fit one 2 MB folio:
+    present, aligned, and 511 frames apart.
+    """
     frame = first & FRAME
     there = first & last & PRESENT << 56
     return bool(there) and not frame % PAGES and last & FRAME == frame + PAGES - 1
 
 
 def _in_a_row(raw: bytes, first: int) -> bool:
-    """Return whether the 512 entries map consecutive frames, as after a collapse. A write while a
-    child exists replaces a page.
+    """Return whether 512 pagemap entries map consecutive frames, as after a collapse.
+
+    After fork(), a write replaces one page by a copy, whose frame is another.
     """
     return int.from_bytes(raw, "little") == first * ONES + RISING
 
@@ -185,7 +194,8 @@ def judge(
 ) -> Verdict:  # fmt: skip
     """Decide from its 512 pagemap entries whether to collapse an aligned 2 MB block.
 
-    Small pages may have consecutive frames too; is_made() tells, by the first of these frames.
+    Small pages may have consecutive frames, too. is_made() gets the first frame, and returns
+    whether the frames are one huge page. most_missing: absent pages that a collapse may fill.
     """
     marks = raw[7::8]
     first, last = int.from_bytes(raw[:8], "little"), int.from_bytes(raw[-8:], "little")
@@ -292,7 +302,11 @@ class Target:
         seen.areas.append(Candidates(self.pid, starts, missing))
 
     def _judged(self, first: int, last: int, is_quick: bool) -> Iterator[tuple[int, Verdict]]:
-        """Yield the aligned 2 MB that have any page; a quick look takes those full that look so."""
+        """Yield the address and verdict of each 2 MB block that has any page.
+
+        With is_quick, CHUNK blocks in which all pages are present count as full, and the flags of
+        their pages are not read.
+        """
         for begin in range(first, last, CHUNK * BLOCK):
             end = min(begin + CHUNK * BLOCK, last)
             kind = self._space.kind(begin, end)
@@ -338,7 +352,8 @@ class Target:
         """Decide again about adjacent 2 MB blocks, now by page contents too; [] if the process has
         ended.
 
-        One page in SAMPLE is read first, as reading all pages costs as much as a collapse.
+        One page in SAMPLE is read first, as reading all pages costs as much as a collapse. The
+        others are read only if one of these pages is full of zeroes.
         """
         raw = self._entries(starts[0], len(starts))
         if len(raw) < len(starts) * ENTRIES:
@@ -364,9 +379,9 @@ class Target:
         return next(iter(self.verdicts([start])), None)
 
     def _zeroes(self, raw: bytes, start: int) -> int:
-        """Return the number of pages full of zeroes in a 2 MB block; 0 if a sample has none.
+        """Return the number of pages full of zeroes in a 2 MB block; 0 if no sampled page is one.
 
-        Counting stops when there are too many for a collapse.
+        Counting stops at the first page that is one too many for a collapse.
         """
         there = _own_pages(start, raw[7::8])
         if not self._full_of_zeroes(there[::SAMPLE], 0):
@@ -374,7 +389,9 @@ class Target:
         return self._full_of_zeroes(there, self._most - (PAGES - len(there)))
 
     def _full_of_zeroes(self, pages: Sequence[int], most: int) -> int:
-        """Return how many of the given pages are full of zeroes, at most one more than `most`."""
+        """Return how many of the pages at these addresses are full of zeroes; counting stops at
+        most + 1.
+        """
         spots, nothing, found = self.memory.read(pages, SPOT), bytes(SPOT), 0
         for at in range(0, len(spots), SPOT):
             if spots[at : at + SPOT] == nothing:
@@ -409,10 +426,11 @@ class Target:
                 for start, first, last in ends]  # fmt: skip
 
     def _is_made(self, start: int, frame: int) -> bool:
-        """Return whether one entry maps a 2 MB block, whose frames are consecutive from `frame` on.
+        """Return whether one page table entry maps a 2 MB block, whose frames are consecutive from
+        `frame` on.
 
-        Kernels before 6.7 cannot tell; there the first frame must be of a large folio, which has
-        2 MB on these kernels.
+        Kernels before 6.7 do not show this. On these, the first frame must belong to a large folio,
+        as all their large folios have 2 MB.
         """
         if self._space.kind(start, start + BLOCK) == MADE:
             return True
@@ -444,10 +462,10 @@ def check_blocks(tree: Tree, reserve: float) -> None:
 
 
 def time_one(host: Host, holds: Holds) -> float:
-    """Measure how many seconds one collapse takes on this host, on memory of this command."""
+    """Return the median seconds of a collapse on this host, measured in this command's memory."""
     if not host.advice.can_collapse():
         raise Error(NO_COLLAPSE, Exit.LACKING, KERNEL)
-    # an import of statistics.median() takes a tenth of the start-up time
+    # statistics.median() is not used, as its import takes a tenth of the start-up time
     return sorted(host.advice.time_collapses(TIMED, holds.undisturbed))[TIMED // 2]
 
 
@@ -471,12 +489,12 @@ class Done:
     added: Counter[int] = field(default_factory=Counter)
     # number of pages not collapsed, by cause
     skipped: Counter[str] = field(default_factory=Counter)
-    ended: set[int] = field(default_factory=set)
-    longest_s: float = 0.0
-    cpu_s: float = 0.0
+    ended: set[int] = field(default_factory=set)  # PIDs of processes that ended during the run
+    longest_s: float = 0.0  # longest collapse in seconds
+    cpu_s: float = 0.0  # CPU time of the run in seconds
     stopped: str = ""  # the reason why the run ended early, if it did
     next_step: str = ""
-    tried: int = 0
+    tried: int = 0  # number of blocks for which the kernel was asked
 
 
 class Collapser:
@@ -484,12 +502,12 @@ class Collapser:
 
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure
-        self._zones, self._nodes = list[Zone](), dict[int, Node]()  # _must_stop() reads them
+        self._zones, self._nodes = list[Zone](), dict[int, Node]()  # set by _must_stop()
         self._looked = -inf
         self._since = 0  # blocks allocated since free memory was read
         self._worked_s = 0.0  # seconds of work since the last pause
         self._each_s = 0.0  # seconds that the last collapse took
-        self._numbers: dict[int, int] = {}  # node by memory section
+        self._numbers: dict[int, int] = {}  # NUMA node number by memory section
         # room below the limit of each cgroup folder in bytes, when last read
         self._rooms: dict[str, int | None] = {}
         self._slow = 0  # number of slow collapses in a row
@@ -504,7 +522,10 @@ class Collapser:
         return not verdict or bool(verdict.cause) or self._has_room(target, verdict.frame)
 
     def run(self, targets: dict[int, Target], areas: list[Candidates]) -> Iterator[int]:
-        """Collapse the blocks of all areas; yield the number of remaining blocks after each."""
+        """Collapse the blocks of all areas; yield the number of remaining blocks after each step.
+
+        The areas with most blocks come first.
+        """
         again: list[tuple[Target, int]] = []
         left = sum(len(area.starts) for area in areas)
         for area in sorted(areas, key=lambda each: -len(each.starts)):
@@ -528,8 +549,9 @@ class Collapser:
                 return
 
     def _group(self, starts: list[int], at: int) -> list[int]:
-        """Return the adjacent blocks to collapse until the next pause: a single one with a CPU
-        budget.
+        """Return the adjacent blocks from index `at` on to collapse before the next pause.
+
+        With a CPU budget, it is one block; without, as many as take SLICE_S, and at most GROUP.
         """
         most, end = 1, at + 1
         if self._limits.share == 1 and self._each_s:
@@ -540,14 +562,15 @@ class Collapser:
 
     def _step(self, target: Target, starts: list[int]) -> dict[int, int]:
         """Check and collapse some blocks, then pause; return the errno of each block that was
-        reached.
+        reached: 0 if it was collapsed or skipped.
         """
         if target.pid in self.done.ended or self._must_stop():
             return dict.fromkeys(starts[:1], 0)
         began = self._host.clock()
         try:
-            # While the calls hold the mmap_lock of the process, they must not be preempted. All
-            # calls of a step share one change of the scheduler, which costs more than the check.
+            # This thread must not be preempted while its calls hold the mmap_lock of the process.
+            # A step changes the scheduling policy once for all its calls, as a change costs more
+            # than the check of a block.
             with target.holds.undisturbed():
                 numbers = self._collapse(target, starts)
         except Error as err:
@@ -591,8 +614,8 @@ class Collapser:
         return self._call(target, chosen, numbers) if chosen else numbers
 
     def _beyond_growth(self, verdict: Verdict, chosen: Iterable[Verdict]) -> str:
-        """Return GROWTH if one more block, after the chosen ones, lets memory grow too much, else
-        "".
+        """Return GROWTH if this block, in addition to the chosen ones, would let the memory grow
+        beyond --max-growth, else "".
         """
         added = sum(self.done.added.values()) + sum(each.missing for each in chosen)
         return GROWTH if added + verdict.missing > self._limits.growth_pages else ""
@@ -600,13 +623,16 @@ class Collapser:
     def _call(
         self, target: Target, chosen: dict[int, Verdict], numbers: dict[int, int]
     ) -> dict[int, int]:
-        """Collapse adjacent blocks, and add the errno of each block that was reached."""
+        """Collapse the chosen adjacent blocks; return `numbers` with the errno of each block that
+        the kernel reached.
+        """
         starts = [*chosen]
         began = self._host.clock()
         number = target.memory.collapse(starts[0], len(starts))
         took = self._host.clock() - began
-        # ENOMEM and EBUSY end the call, so they are of the first that was not made. Another errno
-        # may be of a later one, so a call for each tells.
+        # The kernel stops at ENOMEM and EBUSY, so this errno belongs to the first block that is no
+        # huge page now. After other errors the kernel goes on, so the errno may belong to a later
+        # block, and one more call for each block finds its errno.
         known = len(starts) == 1 or number in (ENOMEM, EBUSY)
         for start, is_made in zip(starts, target.made(starts)):
             if self.done.stopped and not is_made:
@@ -630,7 +656,7 @@ class Collapser:
         """Record the reason if a collapse made no huge page."""
         if number in (EPERM, EACCES):
             raise explain(number, f"advise process {target.pid}", REMEDIES)
-        # ENOMEM also means that the memory area has a hole
+        # ENOMEM also means that the range has a hole; then the verdict has changed
         if number == ENOMEM and target.verdict(start) == verdict:
             self._stop("the kernel found no free block of 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
@@ -691,7 +717,7 @@ class Collapser:
     def _room_in(self, folder: str) -> int | None:
         """Return the bytes left below the limit of a cgroup; None without a limit.
 
-        The program may use some of them at any time.
+        A figure below NEAR is read again each time, as the program may use the rest at any time.
         """
         room = self._rooms.get(folder, 0)
         if room is not None and room < NEAR:

@@ -64,14 +64,14 @@ class Explained:
     pages: int = 0
     # number of pages in folios of each order above 0
     large: Counter[int] = field(default_factory=Counter)
-    # number of these pages that are full of zeroes
+    # number of pages counted in `large` that are full of zeroes
     unused: Counter[int] = field(default_factory=Counter)
-    wanted: Wanted = field(default_factory=Wanted)
-    shadow: Wanted = field(default_factory=Wanted)
+    wanted: Wanted = field(default_factory=Wanted)  # decisions of the active policy
+    shadow: Wanted = field(default_factory=Wanted)  # decisions of the shadow policy
 
     @property
     def unused_share(self) -> float:
-        """Return the share of the pages of large folios that were never written."""
+        """Return the share of the pages in large folios that are full of zeroes."""
         return sum(self.unused.values()) / sum(self.large.values()) if self.large else 0.0
 
     def as_data(self) -> dict[str, Any]:

@@ -42,7 +42,8 @@ LEAST_PERCENT = 1.0  # percent of a CPU
 # Empty memory justifies a change from this size and this share of the service's memory on.
 LEAST_KIB, LEAST_SHARE = 32 << 10, 0.05
 MOST = 0.5  # The remedy depends on a cause if the cause explains more than this share of the waste.
-# With a smaller empty share of the memory, each single folio may be too full to split.
+# With a smaller empty share of the memory, each folio may be too full for `trim` to split, so the
+# advice lowers --min-empty.
 EVEN = 0.15
 STALLS = 5.0  # least number of direct compactions per second that counts as many
 # Several sizes are enabled, as a smaller folio may fit where a larger one does not.
@@ -113,8 +114,8 @@ class Evidence:
 
 
 def find(host: Evidence) -> list[Finding]:
-    """Return the findings that are worth a change, the most expensive first, then the others with
-    the reason.
+    """Return up to LINES findings that are worth a change, the most expensive first, then those
+    that are not.
     """
     cgroups, processes = host.survey.most(FIGURES["waste"], LINES)
     rows = _named(cgroups, processes)
@@ -169,19 +170,21 @@ def _private(row: Row) -> float:
 
 
 def name_of(row: Row) -> str:
-    """Return the option that names the process or cgroup of a row to a command."""
+    """Return the option that selects a row for a command, such as "--pid 42"."""
     return f"--pid {row.pids[0]}" if not row.is_cgroup else option_of(row.name)
 
 
 def option_of(cgroup: str) -> str:
-    """Return the option that names a cgroup to a command."""
+    """Return the option that selects a cgroup for a command: --unit for a systemd service, else
+    --cgroup.
+    """
     unit = own_service(cgroup)
     return f"--unit {shlex.quote(unit)}" if unit else f"--cgroup {shlex.quote(cgroup)}"
 
 
 def own_service(cgroup: str) -> str:
-    """Return the systemd service that a cgroup is, or "" if it is none of the host's own systemd,
-    such as a service in a container.
+    """Return the name of the systemd service that has this cgroup; "" if the host's own systemd
+    does not run it, as for a service in a container.
     """
     unit = cgroup.rpartition("/")[2]
     return unit if HOSTS_OWN.fullmatch(cgroup) and SERVICE.fullmatch(unit) else ""
@@ -206,18 +209,20 @@ def _trim(survey: Survey, row: Row) -> Finding:
 
 
 def trim_options(survey: Survey, row: Row) -> tuple[str, str, str]:
-    """Return the options that `trim` needs for a row; the reason why the memory stays, if so; and
-    a caveat.
+    """Return three texts for a row, each of which may be "": the options that `trim` needs, the
+    reason why `trim` cannot free the memory, and a caveat.
     """
     left = _left_alone(survey, row)
     if left["locked"] >= MOST:
-        return "", "these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), and stay", ""
+        why = "these pages are locked (mlock, VFIO) or pinned (RDMA, io_uring), so trim frees none"
+        return "", why, ""
     asked = unsure = ""
     if left["asked"] + left["unknown"] >= MOST:
         asked = " --include-madvised"
         if left["unknown"] > left["asked"]:
             unsure = "it is not known whether the program asked for these folios by madvise()"
-    # by default, trim skips folios with a low empty share, and this mean share is near that limit
+    # By default, trim skips folios with a low empty share. The mean share here is near this limit,
+    # so the option lowers it.
     share = _private(row) / row.anon_kib
     least = f" --min-empty {50 * share:.0f}" if share < EVEN else ""
     return asked + least, "", unsure
@@ -281,8 +286,9 @@ def gain_percent(costs: Calibration, faults: float, kernel: float) -> float:
 
 
 def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
-    """Yield findings where the kernel's own folio sizes would save faults, and no service would
-    waste memory by them.
+    """Yield a finding if the kernel's own folio sizes would save faults.
+
+    If some services waste memory in large folios, the finding is about the busiest process alone.
     """
     others = (each for each in host.survey.processes.values() if each.pid != os.getpid())
     busy = [each for each in others if each.mean.faults >= 1]
@@ -312,15 +318,15 @@ def _of_a_cpu(costs: Calibration, percent: float) -> str:
 
 def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:
     lines = tuple(f"echo always >{THP}/hugepages-{size.replace(' ', '')}/enabled" for size in off)
-    text = f"{what}; the kernel's own folio sizes can do this without a module"
+    text = f"{what}; the kernel's own folio sizes can save it without the module"
     return Finding(who, text, lines, f"0 to 5 % more memory, gcc 15 %; {GAIN}", cpu_percent=gain)
 
 
 def _for_it_alone(
     host: Evidence, busy: Process, what: str, gain: float, wasteful: Sequence[str]
 ) -> Iterator[Finding]:
-    """Yield how to give large folios to one service only, as sysfs would give them to wasteful
-    ones too.
+    """Yield a finding that gives large folios to one process only: a setting in sysfs would also
+    give them to services that waste memory in them.
     """
     others = (
         f"the settings in sysfs would give larger folios to {', '.join(wasteful)}, too, "
@@ -381,7 +387,7 @@ def _clearing(host: Evidence) -> Iterator[Finding]:
         )
         known = _allocator(host.tree, each.pid)
         keep = f"let {known.name} keep memory that it frees: {known.keep}" if known else ""
-        other = f"let its allocator keep memory that it frees; for that of glibc, {GLIBC.keep}"
+        other = f"let its allocator keep memory that it frees; for glibc, {GLIBC.keep}"
         step = f"{keep or other}; then restart it"
         yield Finding(each.name, what, next_step=step, cpu_percent=percent)
 
@@ -433,8 +439,8 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
 def _lazily(host: Evidence) -> Iterator[Finding]:
     """Yield a finding about the process with most memory freed by MADV_FREE, which is no leak.
 
-    The survey has an upper bound only, as a page that was written again after MADV_FREE looks the
-    same until memory is short. smaps has the exact figure.
+    The survey has an upper bound only: after MADV_FREE, a page that the program has written again
+    looks like one it has not, until memory is short. smaps has the exact figure.
     """
     cgroups, processes = host.survey.most(FIGURES["memory"], LINES)
     for row in nlargest(1, _named(cgroups, processes), key=_freed):

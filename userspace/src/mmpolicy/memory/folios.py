@@ -73,7 +73,7 @@ class Pages:
         return self._pages
 
     def put(self, first: int, found: bytes) -> None:
-        """Set a stretch; `first` must be a multiple of STRETCH."""
+        """Store the bytes of a stretch; `first`, its first page, must be a multiple of STRETCH."""
         self._stretches[first] = pack(found, 1)
         for kind in KINDS:
             self._counts[kind] += found.count(kind)
@@ -93,7 +93,7 @@ class Pages:
             yield first, unpack(found)
 
     def cut(self, first: int, end: int) -> bytes:
-        """Return the bytes of the pages first to end."""
+        """Return one byte for each page from first to end - 1: `empty` if nothing was stored."""
         found = bytearray(self._empty * (min(end, self._pages) - first))
         for start in range(first // STRETCH * STRETCH, end, STRETCH):
             packed = self._stretches.get(start)
@@ -149,14 +149,14 @@ def _add(runs: list[Run], run: Run) -> None:
 
 class Frames:
     """Finds the folio of a page frame. With `few`, most look-ups read a single entry of
-    kpageflags.
+    kpageflags, instead of 512 that are kept for the next look-ups.
     """
 
     def __init__(self, tree: Tree, few: bool = False) -> None:
         self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
         self.lost = lru_cache(maxsize=4096)(self._lost)
-        # head pages of the folios whose lost pages were counted
+        # head pages of the folios whose pages that no process maps were counted
         self.told: set[int] = set()
 
     def forget(self) -> None:
@@ -166,10 +166,12 @@ class Frames:
         self.told.clear()
 
     def kind(self, frame: int, few: bool = False) -> int:
-        """Return the kind of a page by its frame. With `few`, hardly any neighbour will be looked
-        up.
+        """Return the kind of a page by its frame, as in KINDS.
+
+        few: the caller looks up few frames near this one, so flags of 512 frames are read only if
+        the page belongs to a folio.
         """
-        if few or self._few:  # most small pages have no neighbour of interest
+        if few or self._few:
             flags = self.flags(frame)
             if not flags & OF_FOLIO:
                 return ZERO_PAGE if flags >> KPF_ZERO_PAGE & 1 else ord("0")
@@ -185,8 +187,8 @@ class Frames:
         return bool(self.flags(frame) >> KPF_HUGETLB & 1)
 
     def _lost(self, head: int, order: int) -> int:
-        """Return the number of pages of a folio that no process maps, while other pages of it are
-        mapped.
+        """Return how many pages of a partly mapped folio are mapped by no process; 0 if the whole
+        folio is mapped, or none of its pages.
 
         They belong to no process's RSS, but are not free either.
         """
@@ -237,7 +239,8 @@ def read_area(
 ) -> Area:
     """Return a memory area with its folios, and with `contents` also with its zero-filled pages.
 
-    goes_on() is called after each stretch. If it returns False, the area ends there.
+    goes_on() is called after each stretch with its number of present pages. If it returns False,
+    the rest of the area is not read.
     """
     pages = (vma.end - vma.start) // PAGE
     area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
@@ -301,7 +304,7 @@ class _Entries(NamedTuple):
 def _entries(space: Space, regions: Sequence[Region]) -> _Entries:
     """Read the pagemap entries of all small pages of a stretch at once.
 
-    Reading the entries between two regions costs less than a read for each region.
+    One read, also of the entries between two regions, costs less than a read for each region.
     """
     single = [each for each in regions if _has_entries(each)]
     if not single:
@@ -318,7 +321,10 @@ def _put(
     space: Space, frames: Frames, region: Region, entries: _Entries, kinds: bytearray, at: int,
     folios: Counter[int], last: Folio, lost: dict[int, int],
 ) -> Folio:  # fmt: skip
-    """Store the kinds of the pages of a region; return its last folio."""
+    """Store the kinds of a region's pages in `kinds`, from index `at` on; return its last folio.
+
+    last: the folio of the page before the region, which may continue in it, and is counted once.
+    """
     pages, bits = region.pages, region.categories
     if not bits & there.PRESENT:
         kind = GUARD if bits & there.GUARD else SWAP
@@ -337,7 +343,7 @@ def _put(
         if kind == ord("9"):
             folios[9] += (region.end - 1 >> 21) - (region.start - 1 >> 21)
         return NO_FOLIO
-    # the program may have split or unmapped a huge page since the scan, so its entries tell
+    # a huge page may have been split or unmapped since the scan, so each of its entries is read
     told = space.entries(region.start, pages) if bits & there.HUGE else entries.of(region)
     found, last = _kinds(frames, told, folios, last, lost, at)
     kinds[at : at + len(found)] = found
@@ -383,8 +389,9 @@ def _absent(entry: int) -> int:
 
 
 def _count_lost(frames: Frames, folio: Folio, pages: int, lost: dict[int, int], at: int) -> None:
-    """Record the unmapped pages of a folio of which some pages are not mapped here, once per
-    folio.
+    """Record in `lost`, once per folio, how many of its pages no process maps.
+
+    kpagecount is read only if fewer pages are mapped here than the folio has.
     """
     number, order = folio
     head = number << order
@@ -436,8 +443,8 @@ def read_areas(
     """Return the areas of a process that have pages: private anonymous ones, and others on
     request.
 
-    goes_on() is called after each stretch with its number of pages. If it returns False, reading
-    ends.
+    goes_on() is called after each stretch with its number of present pages. If it returns False,
+    reading ends.
     """
     space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
     areas = list[Area]()

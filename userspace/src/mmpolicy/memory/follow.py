@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Collapse the memory of a program and its children while they run, without pauses.
+"""Collapse the memory of a program and its children while they run, without a CPU budget.
 
-A thread of this command does the work, so its CPU time is not counted as the program's.
+A thread of this command calls the kernel, so the CPU time of the collapses is not counted as the
+program's.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Follower:
         self._thread.start()
 
     def end(self) -> int:
-        """Stop, and return how many bytes became 2 MB pages."""
+        """Stop the thread, and return how many bytes became 2 MB pages."""
         self._over.set()
         self._thread.join()
         if self._failure:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0
 """Limit how long one read may hold the mmap_lock of a process.
 
-While the kernel walks page tables for a read, it holds mmap_lock for reading. Meanwhile an mmap(),
-munmap() or stack growth of the process waits, and every page fault behind it. So a read is made
-only if its predicted hold is within a limit: the number of entries to walk, times the cost of an
-entry. The costs are measured on this host, on memory of this command, and rise with the duration
-of real reads. The longest duration is kept for the report.
+While the kernel walks page tables for a read, it holds mmap_lock for reading. An mmap(), munmap()
+or stack growth of the process then waits for the lock, and page faults wait behind this waiter. So
+a read is made only if its predicted hold is within a limit: the number of entries to walk, times
+the cost of an entry. The costs are measured on this host, in memory of this command, and are
+raised if a real read takes longer. The longest duration is kept for the report.
 
 A reader that loses its CPU during a read holds the lock until it runs again: after tens of
-milliseconds on a busy host, later under a CPU quota. So these reads run under SCHED_FIFO where
-that is permitted (CAP_SYS_NICE), and only during the read.
+milliseconds on a busy host, and later under a CPU quota. So this command runs under SCHED_FIFO
+during a read, and only then, if it may (CAP_SYS_NICE).
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ LIMIT_S = 0.002
 FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 SLOT_NS = 4.0  # lower bound for the cost of an empty page table entry, in ns
 SCAN_NS, SMAPS_NS = 40.0, 150.0  # costs of a present page in ns if they cannot be measured
-COLD = 2.0  # factor for the memory of other processes, which is not in this CPU's caches
-OWN = 1024  # number of pages of this process that are measured
-OWN_TABLES = 16  # number of page tables of this process that are measured, with one page each
+# factor by which a read of another process takes longer, as its page tables are in no CPU cache
+COLD = 2.0
+OWN = 1024  # number of pages of this process that a measurement scans
+OWN_TABLES = 16  # number of page tables, with one page each, that a measurement scans
 TABLE = 512  # entries of a page table
 NOTHING = nullcontext()
 SLOW = {os.SCHED_BATCH: "SCHED_BATCH", os.SCHED_IDLE: "SCHED_IDLE"}
-LEARN = 2048  # least number of pages for which a read updates the cost
+LEARN = 2048  # a read of fewer pages does not update the cost
 
 
 class Holds:
@@ -49,8 +50,8 @@ class Holds:
         self._learned = False
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """Run a block of reads under SCHED_FIFO; together they must be no longer than one read may
-        be.
+        """Run a block of reads under SCHED_FIFO, if permitted; together they may take no longer
+        than limit_s.
         """
         return NOTHING if self._hurries else self._undisturbed()
 
@@ -66,8 +67,10 @@ class Holds:
 
     @contextmanager
     def timed(self, parts: int = 1) -> Iterator[None]:
-        """Run a read undisturbed, and record its duration; with `parts`, that of one of its equal
-        parts.
+        """Run a read undisturbed, and record its duration.
+
+        parts: number of times that the kernel takes mmap_lock during this read; the recorded
+        duration is that of one.
         """
         with self.undisturbed():
             begin = time.perf_counter()
@@ -106,13 +109,13 @@ class Holds:
 
     @property
     def scan_ns(self) -> float:
-        """Return the cost of a present page in PAGEMAP_SCAN."""
+        """Return the cost of a present page in PAGEMAP_SCAN, in ns."""
         self._scan_ns = self._scan_ns or COLD * (self._measure_scan(OWN, 1) or SCAN_NS / COLD)
         return self._scan_ns
 
     @property
     def slot_ns(self) -> float:
-        """Return the cost of an empty entry of a page table."""
+        """Return the cost of an empty entry of a page table, in ns."""
         if not self._slot_ns:
             measured = self._measure_scan(OWN_TABLES * TABLE, TABLE)
             self._slot_ns = max(COLD * measured, SLOT_NS)
@@ -120,7 +123,7 @@ class Holds:
 
     @property
     def smaps_ns(self) -> float:
-        """Return the cost of a present page in smaps."""
+        """Return the cost of a present page in smaps, in ns."""
         self._smaps_ns = self._smaps_ns or COLD * self._measure_smaps()
         return self._smaps_ns
 
@@ -128,7 +131,8 @@ class Holds:
         """Return the scan cost of a page in ns, measured on this process with one page in `step`
         present.
 
-        0: unknown. The pages are small, as a scan reads one entry of a huge page instead of 512.
+        0: it could not be measured. The memory is kept free of huge pages, as a scan reads only
+        one entry for a huge page.
         """
         size = pages * PAGE
         memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -161,7 +165,8 @@ class Holds:
             return SMAPS_NS
 
     def pages(self) -> int:
-        """Return the number of present pages that one scan may return, to take half of the limit.
+        """Return the number of present pages that one scan may return, so that it is predicted to
+        hold mmap_lock for half of the limit.
 
         The first scans are short, until a scan of another process has shown what its pages cost.
         """
@@ -171,13 +176,16 @@ class Holds:
     def span(self, slots: int) -> int:
         """Return how many bytes one scan may walk in a process with this many page table entries.
 
-        Address ranges without pages have entries too, once a page was there.
+        The process may have page tables for address ranges without pages, too, and a scan walks
+        their entries.
         """
         most = int(self.limit_s / 2 * 1e9 / self.slot_ns)
         return 1 << 47 if slots <= most else max(most * PAGE >> 21 << 21, 1 << 21)
 
     def allows_smaps(self, pages: int, slots: int = 0) -> bool:
-        """Return whether smaps may be read for this many pages and page table entries."""
+        """Return whether one read of smaps for this many present pages and page table entries is
+        predicted to stay within the limit.
+        """
         return (pages * self.smaps_ns + slots * self.slot_ns) / 1e9 <= self.limit_s
 
     def took(self, elapsed_s: float) -> None:
@@ -185,13 +193,13 @@ class Holds:
         self.longest_s = max(self.longest_s, elapsed_s)
 
     def learn_scan(self, cpu_s: float, pages: int) -> None:
-        """Raise the cost of a page if a scan of this many pages took longer."""
+        """Raise the cost of a page if a scan of this many pages took longer than predicted."""
         if pages >= LEARN:
             self._learned = True
             self._scan_ns = max(self.scan_ns, cpu_s / pages * 1e9)
 
     def learn_smaps(self, cpu_s: float, pages: int) -> None:
-        """Raise the cost of a page if smaps took longer."""
+        """Raise the cost of a page if smaps took longer than predicted for this many pages."""
         if pages >= LEARN:
             self._smaps_ns = max(self.smaps_ns, cpu_s / pages * 1e9)
 

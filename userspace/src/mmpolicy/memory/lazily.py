@@ -2,8 +2,8 @@
 """RSS of processes without lazily freed pages.
 
 Pages freed by MADV_FREE stay in RSS until they are reused or memory is short. Only smaps counts
-them, and for this the kernel walks the page tables. If that would hold up the process for too
-long, the areas not read are reported as not known.
+them, and the kernel walks the page tables under mmap_lock for it. Areas for which this would take
+too long are not read, and their memory is reported as not known.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def memory_of_cgroup(tree: Tree, name: str, holds: Holds) -> Memory:
 
 
 def _resident_kib(tree: Tree, pid: str) -> int:
-    """Return the RSS of a process by a file that everybody may read."""
+    """Return the RSS of a process in kB, from a file that all users may read; 0 if it has ended."""
     try:
         return int(tree.read(f"/proc/{pid}/statm").split()[1]) * PAGE >> 10
     except (Error, ValueError, IndexError):  # the process has just ended

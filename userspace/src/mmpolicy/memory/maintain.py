@@ -5,10 +5,11 @@ empty.
 A process is checked soon after its memory counters have changed, and rarely otherwise. Full memory
 is collapsed as by `collapse`, and empty memory is split as by `trim`.
 
-After it has worked on a 2 MB block, the next attempt waits for a settling time in which all checks
-have found the block full, or empty. The settling time doubles with each further attempt on this
-block. So the verb does not work against itself, khugepaged or the program. Empty memory waits for
-the settling time at first too, as memory that was just faulted in is empty.
+After an attempt to collapse or split a 2 MB block, the next attempt on this block waits for a
+settling time in which all checks have found the block full, or all have found it empty. The
+settling time doubles with each further attempt. So `maintain` does not undo its own work again and
+again, or that of khugepaged or the program. A block that is found empty waits for the settling
+time even before the first attempt, as memory that was just faulted in is empty.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from mmpolicy.memory.trim import Finder, Piece, Splitter
 
 FULL, GONE = "", "gone"  # Kinds of a 2 MB block, in addition to HUGE and NOT_FULL.
 OFTEN = 60  # most checks of a process within one settling time
-SELDOM = 2  # fewest checks in that time of a process whose counters change
+SELDOM = 2  # fewest checks within one settling time, if the counters of the process change
 DOUBLINGS = 6  # most times that the settling time of a block is doubled
 TURN_S = 30.0  # longest time in seconds for one process before it is the turn of the others
 # seconds to pause after memory was short, and the longest pause if that repeats
@@ -72,10 +73,10 @@ class Rules:
 class Block:
     """An aligned 2 MB block, with the results of its checks."""
 
-    kind: str
-    pages: int
-    since: float  # time since which all checks have found this kind
-    empty_since: float = inf
+    kind: str  # FULL, HUGE, NOT_FULL, GONE or another cause of `collapse`
+    pages: int  # number of pages in the block that no other process shares
+    since: float  # time since which all checks have found this kind and number
+    empty_since: float = inf  # time since which all checks have found it empty; inf: it is not
     attempts: int = 0
     last: float = -inf  # time of the last attempt to collapse or split the block
     done: int = 0  # number of attempts that changed the block
@@ -91,7 +92,9 @@ class Block:
         return max(since, self.last) + settle_s * (1 << min(max(self.attempts - 1, 0), DOUBLINGS))
 
     def tried(self, now: float, was_done: bool) -> int:
-        """Record an attempt; return 1 if it repeated work that had been done, or undone, before."""
+        """Record an attempt; return 1 if it changed a block that an earlier attempt had changed,
+        else 0.
+        """
         again = int(was_done and self.done > 0)
         self.attempts, self.last, self.done = self.attempts + 1, now, self.done + was_done
         return again
@@ -105,7 +108,7 @@ class Counts(NamedTuple):
     pages: int  # resident
 
     def moved_from(self, other: Counts) -> bool:
-        """Return whether the counters have changed enough for another check."""
+        """Return whether pages or faults have changed by MOVED or more, which is worth a check."""
         return max(abs(self.pages - other.pages), self.faults - other.faults) >= MOVED
 
 
@@ -116,7 +119,7 @@ class Watched:
     pid: int
     counts: Counts
     blocks: dict[int, Block] = field(default_factory=dict)
-    pause_s: float = 0.0
+    pause_s: float = 0.0  # interval between the last check and `earliest`
     earliest: float = -inf  # earliest time of the next check, if the counters change
     latest: float = -inf  # time of the next check if the counters do not change
     pages: int = 0
@@ -134,10 +137,10 @@ class Work:
     processes: dict[int, Watched] = field(default_factory=dict)
     made: int = 0  # number of 2 MB pages made
     freed: int = 0  # pages
-    again: int = 0  # number of attempts that collapsed or split a block once more
-    looks: int = 0
+    again: int = 0  # number of attempts that changed a block which an earlier one had changed
+    looks: int = 0  # number of checks
     longest_s: float = 0.0  # duration of the longest collapse in seconds
-    told: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)  # reasons that were printed already
 
     def left(self) -> Counter[str]:
         """Return the pages that are left alone, by cause."""
@@ -334,7 +337,9 @@ class Maintainer:
         return made
 
     def _forbidden(self, each: Watched, forbids: Callable[[int], str]) -> str:
-        """Return why full memory of a process is left alone, and count it."""
+        """Return why the full memory of a process may not be collapsed, or ""; count its pages as
+        skipped for this reason.
+        """
         why = self.no_collapse or (forbids(each.pid) if each.full else "")
         if why:
             each.skipped[why] += each.full
@@ -398,7 +403,10 @@ class Maintainer:
         return freed
 
     def _heed(self, stopped: str) -> None:
-        """Pause all work if `stopped` has a reason; the pause doubles each time in a row."""
+        """Pause all work if `stopped` is a reason, not ""; print a new reason.
+
+        Each pause in a row is twice as long as the last, up to LONGEST_S.
+        """
         if not stopped:
             return
         if stopped != self.waits:

@@ -21,8 +21,8 @@ class Pressure:
         self._when = host.clock()
 
     def _read(self) -> tuple[float, float] | None:
-        """Return the seconds that tasks have waited for memory, and the percentage of the last ten
-        seconds.
+        """Return the seconds since boot that tasks have waited for memory, and the percentage of
+        the last ten seconds; None if the kernel has no PSI.
         """
         try:
             some = pressure_in(self._host.tree, self._path)["some"]

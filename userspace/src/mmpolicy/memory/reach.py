@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """Find memory of a process that a policy for large folios cannot reach, with the reason.
 
-A program can forbid large folios for itself, or ask for them in some of its memory; no policy
-decides there. Most users do not know that their program does so. In this package, a "barrier" is
+A program can forbid large folios for itself, or ask for them in some of its memory. No policy
+decides for this memory, and most users do not know about it. In this package, a "barrier" is
 one such reason, with the memory that it puts out of reach. A barrier is reported with its share of
 the process's memory, the likely cause by name, and the remedy. A cause is named only if the process
 shows a sign of it. Small shares, which every program has (its code, the stacks of its threads), are
@@ -36,7 +36,7 @@ ALL = 0.95  # Beyond this share of memory out of reach, a policy changes nothing
 # In a process with more kB, the search for madvise() takes too long to be done for many processes.
 INTO_KIB = 4 << 20
 ASKED, REFUSED = "hg", "nh"  # VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE
-WATCHED = frozenset(("um", "uw"))  # by userfaultfd
+WATCHED = frozenset(("um", "uw"))  # VmFlags of memory that a userfaultfd watches
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
 PARENT = re.compile(r"^PPid:\s+(\d+)$", re.MULTILINE)
 
@@ -47,9 +47,9 @@ class Barrier(NamedTuple):
     key: str
     kib: int
     share: float  # share of the process's resident memory
-    what: str
+    what: str  # the reason in words, beginning with "as"
     likely: str  # the likely cause by name, "" if the process shows no sign of one
-    way_out: str
+    way_out: str  # the remedy
 
     @property
     def text(self) -> str:
@@ -72,7 +72,7 @@ class Reach(NamedTuple):
     def barred(self) -> float:
         """Return the share of the process's memory that is known to be out of reach."""
         if any(each.key == "prctl" for each in self.barriers):
-            return 1.0  # the rest of a small program is mostly files that it has mapped
+            return 1.0  # the memory that prctl() does not cover is mostly mapped files
         return min(sum(each.share for each in self.barriers), 1.0)
 
     @property
@@ -177,7 +177,7 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("MIMALLOC_ALLOW_THP=0"):
         yield (
             "MIMALLOC_ALLOW_THP=0 in its environment (mimalloc 3)",
-            "unset this variable, and restart the program",
+            "unset MIMALLOC_ALLOW_THP, and restart the program",
         )
     if clues.memory_thp == "disable":
         yield f"MemoryTHP=disable of {clues.unit}", f"systemctl edit {clues.unit}, and restart it"
@@ -185,17 +185,17 @@ def _prctl(clues: Clues, tree: Tree) -> Iterator[tuple[str, str]]:
         config = "`disable-thp no` in its configuration"
         why = f"`disable-thp yes`, the default of {clues.name.partition('-')[0]} (redis: from 6.2)"
         if enabled(tree) == "always":
-            out = f"echo madvise >{ENABLED}, or {config}; then restart it"
+            out = f"echo madvise >{ENABLED}, or set {config}; then restart the program"
             yield (
                 f"{why}, with which the program forbids huge pages while {ENABLED} is `always`",
                 out,
             )
         else:
-            yield f"{why}; {ENABLED} was `always` when it started", f"restart it, or {config}"
+            yield f"{why}; {ENABLED} was `always` when it started", f"restart it, or set {config}"
     if parent := clues.forbidding_parent():
         yield (
             f"inherited from {parent}, which has forbidden huge pages too",
-            "look at that parent process",
+            "find out why this parent process forbids them",
         )
 
 
@@ -203,16 +203,16 @@ def _refused(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     if clues.has("GODEBUG=(?:.*,)?disablethp=1(?:,.*)?"):
         yield (
             "GODEBUG=disablethp=1 in its environment (Go)",
-            "remove this from the environment, and restart the program",
+            "remove disablethp=1 from GODEBUG, and restart the program",
         )
     if clues.has(r"\w*MALLOC_CONF=.*thp:never.*"):
         yield (
             "thp:never in its environment (jemalloc)",
-            "remove this from the environment, and restart the program",
+            "remove thp:never from the environment, and restart the program",
         )
 
 
-OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides there too"
+OVERRIDE = "set override_madvise=1 of anon_order, so that the policy decides in spite of madvise()"
 ASKING = {  # environment variables that ask for huge pages, with the text for the report
     r"GLIBC_TUNABLES=.*glibc\.malloc\.hugetlb=1.*": "glibc.malloc.hugetlb=1 in GLIBC_TUNABLES",
     r"\w*MALLOC_CONF=.*thp:always.*": "thp:always in its environment (jemalloc)",
@@ -223,7 +223,7 @@ ASKING = {  # environment variables that ask for huge pages, with the text for t
 def _asked(clues: Clues, _tree: Tree) -> Iterator[tuple[str, str]]:
     for variable, cause in ASKING.items():
         if clues.has(variable):
-            yield cause, f"remove that setting, or {OVERRIDE}"
+            yield cause, f"remove this setting from the environment, or {OVERRIDE}"
     if "-XX:+UseTransparentHugePages" in clues.words:
         yield (
             "-XX:+UseTransparentHugePages of the JVM",
@@ -322,29 +322,29 @@ KINDS = {
         "unit",
     ),
     "nohugepage": Kind(
-        "as the program refuses large folios there (MADV_NOHUGEPAGE)", _refused,
+        "as the program refuses large folios for this memory (MADV_NOHUGEPAGE)", _refused,
         "look for an option of the program or of its allocator", "itself",
     ),
     "advised": Kind(
-        "as the program asks for huge pages there (MADV_HUGEPAGE), for which the "
+        "as the program asks for huge pages for this memory (MADV_HUGEPAGE), so the "
         "kernel decides",
         _asked, OVERRIDE,
     ),
     "userfaultfd": Kind(
-        "as a userfaultfd serves its faults", _none,
+        "as a userfaultfd serves the faults of this memory", _none,
         "none until the migration (postcopy), the snapshot or the restore of a "
         "checkpoint has ended",
         "uffd",
     ),
     "hugetlb": Kind(
         "as this memory is hugetlb", _hugetlb,
-        "none is needed: these pages are large already", "hugetlb",
+        "none is needed: hugetlb pages are large already", "hugetlb",
     ),
     "shared": Kind(
         "as this is shared memory, for which shmem_enabled decides", _shared,
-        f"echo advise >{SHMEM}, if it asks for huge pages there", "shmem",
+        f"echo advise >{SHMEM}, if the program asks for huge pages there", "shmem",
     ),
-    "files": Kind("as this memory maps files", _none, "none: it is the page cache", "files"),
+    "files": Kind("as this memory maps files", _none, "none: this is the page cache", "files"),
 }  # fmt: skip
 
 
@@ -358,7 +358,7 @@ def excepted(tree: Tree, cgroup: str) -> bool:
 
 
 def enabled(tree: Tree) -> str:
-    """Return the host's setting for 2 MB, "" if the kernel has no huge pages."""
+    """Return the host's mode for huge pages of 2 MB, such as "madvise"; "" without such pages."""
     return chosen(tree.read(ENABLED)) if tree.exists(ENABLED) else ""
 
 
@@ -384,8 +384,8 @@ def reach(
     """Return the memory of a process that policies do not reach.
 
     override: the policy has override_madvise=1. own_sizes: the question is about the kernel's own
-    folio sizes, which also reach memory that asks for them. into_kib: only counters are read for a
-    process with more memory, so no madvise() is found.
+    folio sizes, which also reach memory that asks for them. into_kib: for a process with more kB
+    than this, only counters are read, so its madvise() calls are not found.
     """
     space = Space(tree, pid, holds or Holds(tree))
     sizes = space.sizes()
@@ -411,7 +411,9 @@ def reach(
 
 
 def _counted(sizes: Sizes) -> dict[str, int]:
-    """Return the memory out of reach by counters, in kB."""
+    """Return the memory that policies do not reach, in kB by key of KINDS, as far as the counters
+    of the process show it.
+    """
     found = {"hugetlb": sizes.hugetlb, "shared": sizes.shared, "files": sizes.file}
     return found if sizes.thp_enabled else found | {"prctl": sizes.anon}
 
@@ -433,7 +435,9 @@ def _barrier(key: str, kib: int, whole: int, clues: Clues, tree: Tree) -> Barrie
 
 
 def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int], list[str]]:
-    """Return the memory barred by madvise() and userfaultfd, in kB, and the questions left open."""
+    """Return the memory that madvise() and userfaultfd keep from policies, in kB by key of KINDS,
+    and the questions left open.
+    """
     found: dict[str, int] = {}
     details, size = space.details(areas), some_size_for_all(tree)
     dark = excepted = 0

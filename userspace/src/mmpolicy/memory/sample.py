@@ -5,8 +5,8 @@ A spot is 64 kB of addresses. Each present page is equally likely to be in a spo
 a fair sample, with an error that follows from their variance. Private and shared memory are
 sampled separately, as the kernel counts them separately.
 
-For one page of each spot, the number of its mappings and its cgroup are read. So a cgroup gets
-only pages charged to it, each of them once, however many processes share it.
+For one page of each spot, the number of its mappings and its cgroup are read. So the figures of a
+cgroup include only pages charged to it, and a page that many processes share counts once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mmpolicy.memory.space import Sizes, Space, Vma
 SPOT = 16  # pages
 TRIES = 8  # attempts for each wanted spot, as areas have holes
 MORE_TRIES = 64  # attempts for each wanted spot if the kernel cannot report the holes
-SURE = 2.0  # standard errors of a 95 % interval
+SURE = 2.0  # standard errors on each side of a 95 % interval
 HALF_LIFE_S = 30.0  # seconds after which a spot has half of its weight
 STALE_S = 30.0  # seconds after which the list of areas is read again
 GRAINS = 8192  # largest number of pieces in which a process's memory is searched for pages
@@ -67,7 +67,9 @@ class Sample:
         self._when = 0.0
 
     def age(self, now: float) -> None:
-        """Reduce the weight of earlier spots."""
+        """Reduce the weight of all spots by the time since the last call; it halves in
+        HALF_LIFE_S.
+        """
         factor = self._worth(now)
         self._when = now
         for name in ("spots", "pages", "empty"):
@@ -86,8 +88,8 @@ class Sample:
         return float(0.5 ** ((now - self._when) / HALF_LIFE_S))
 
     def add(self, kinds: bytes, zeroes: bytes, owner: int = NO_CGROUP, maps: int = 1) -> int:
-        """Add a spot whose pages are mapped by `maps` processes; return the number of present
-        pages.
+        """Add a spot whose pages are mapped by `maps` processes and charged to the cgroup `owner`;
+        return the number of its present pages.
         """
         orders = {order: kinds.count(ord("0") + order) for order in range(BLOCK_BITS + 1)}
         pages, empty = sum(orders.values()), zeroes.count(1)
@@ -140,8 +142,8 @@ class Sample:
     def error(self) -> float:
         """Return the error of the empty share, at 95 % confidence.
 
-        The share has steps of one spot, so half a spot is added; if all spots were equal, the
-        error is a whole spot.
+        Half a spot is added, as the share changes in steps of one spot. The error is at least one
+        spot, even if all spots are equal, and 1.0 with fewer than two spots.
         """
         if self.spots < 2:
             return 1.0
@@ -210,7 +212,10 @@ def _of_device(area: Vma) -> bool:
 
 
 def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
-    """Return the places to sample in some areas, of which `kib` kB are present."""
+    """Return the places to sample in some areas, of which `kib` kB are present.
+
+    Holes are left out if the areas are SPARSE times as large, as most spots would hit a hole.
+    """
     ranges = [(each.start, each.end) for each in areas]
     room = sum(end - start for start, end in ranges)
     if room <= SPARSE * (kib << 10) or (room > WALKED and not space.can_scan):
@@ -270,7 +275,9 @@ class Looker:
     def _add(
         self, into: Sample, start: int, entries: Sequence[int], kinds: bytes, zeroes: bytes
     ) -> None:
-        """Add a spot to a sample, with further properties of one of its pages."""
+        """Add a spot to a sample; the flags, cgroup and mappings of a random page of it stand for
+        all its pages.
+        """
         there = [n for n, kind in enumerate(kinds) if ord("0") <= kind <= ord("9")]
         if not there:
             return

@@ -57,8 +57,8 @@ BLOCK = 512  # pages of a huge page
 TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
 USER_END = 1 << 63  # [vsyscall] lies above it
 AT_ONCE = 8  # most areas that one read of TEXT bytes of smaps shows
-# bytes per read of smaps for one area at a time: less than an area takes, so the kernel walks no
-# second one
+# bytes per read of smaps for one area at a time; an area takes more bytes than this, so the kernel
+# walks no second area in a read
 ONE = 256
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
@@ -266,7 +266,8 @@ class Space:
         """Return the regions that one PAGEMAP_SCAN finds, and the address where it ended.
 
         The scan asks for up to `most` present pages of any category. If it asked for one category,
-        the kernel would also walk all other pages, which do not count for the limit `most`.
+        the kernel would also walk all other pages, which do not count for the limit `most`, and
+        would hold mmap_lock for too long.
         """
         pagemap, holds = self._opened(), self.holds
         if not self._span:
@@ -350,7 +351,7 @@ class Space:
     def _costs(self, areas: list[Vma]) -> list[tuple[int, int]]:
         """Return the number of pages and page table entries that smaps walks in each area.
 
-        They are 0 for all areas if the whole of smaps is fast.
+        Both numbers are 0 for all areas if all of smaps can be read within the limit.
         """
         sizes = self.sizes()
         whole = (sizes.rss + sizes.swap) // 4
@@ -414,8 +415,8 @@ def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
 def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
     """Return the resident memory of a process in kB, and the part of it in huge pages.
 
-    Without PAGEMAP_SCAN, the latter is known only if smaps_rollup is fast to read; else it is
-    None.
+    Without PAGEMAP_SCAN, the part in huge pages is known only if smaps_rollup is fast to read;
+    else it is None.
     """
     space = Space(tree, pid, Holds(tree))
     sizes = space.sizes()

@@ -3,13 +3,13 @@
 
 The survey works in turns. A turn may take a share of a CPU and no more, except the first turn,
 which reads the counters of every process. Processes that one turn does not reach come in the next:
-first those never visited, then large ones with few samples. No read holds up a process for longer
-than the limit of a Holds.
+first those never visited, then large ones with few samples. No read holds the mmap_lock of a
+process for longer than the limit of a Holds.
 
 The memory of a process is the sum of its counters. The memory of a cgroup is the sum that the
-kernel charges to it, which is another one. It includes pages shared by several processes once.
-Pages charged to another cgroup, because the process was moved or another process touched them
-first, count there.
+kernel charges to this cgroup, which is not the sum over its processes. A page shared by several
+processes is charged once. A page may also be charged to another cgroup, because the process was
+moved, or a process of that cgroup touched the page first.
 """
 
 from __future__ import annotations
@@ -41,22 +41,26 @@ OTHERS = ("lazily_freed", "locked", "partly_unmapped")
 ENOUGH = 512  # If time is left, a turn goes on until the sample of a process has this weight.
 SMALL = 256  # processes with fewer resident pages are not sampled
 TICKS = 100  # ticks per second in which the kernel's files count CPU time
-# The planned part of the CPU share; the rest is for keys, the screen, and turns that take too
-# long.
+# The part of the CPU share that the turns plan with; the rest is for keys, the screen, and turns
+# that take longer than planned.
 PLANNED = 0.95
 # indexes of the needed fields of /proc/PID/stat, counted from the field "state"
 FIELDS = (7, 9, 11, 12, 19, 20, 21)
 
 
 class Budget:
-    """A share of one CPU for this command. A turn that takes more reduces the next one."""
+    """A share of one CPU for this command. CPU time that a turn takes beyond its budget is missing
+    in the budget of the next turn.
+    """
 
     def __init__(self, share: float, cpu: Callable[[], float]) -> None:
         self._share, self._cpu = share * PLANNED, cpu
         self._left, self._mark = 0.0, cpu()
 
     def grant(self, seconds: float) -> None:
-        """Start a turn; CPU time that the last turn did not use is lost."""
+        """Start a turn, `seconds` after the last one; CPU time that the last turn did not use is
+        lost.
+        """
         self._left = min(self.left(), 0.0) + self._share * seconds
         self._mark = self._cpu()
 
@@ -69,26 +73,26 @@ class Budget:
         return self._left - (self._cpu() - self._mark)
 
     def floor(self, seconds: float) -> float:
-        """Return the value of left() at which to stop: the lower of 0, and half a turn's budget
-        below the present value.
+        """Return the value of left() at which this turn should stop: 0, or half a turn's budget
+        below the present value if this is lower.
         """
         return min(self.left() - self._share * seconds / 2, 0.0)
 
     def pause(self, seconds: float) -> float:
-        """Return the seconds until the next turn: longer if half of the overdraft would not be
-        paid back by then.
+        """Return the seconds until the next turn: `seconds`, or more if the overdraft of this turn
+        takes more than half of them to pay back.
         """
         return seconds + max(-self.left() / self._share - seconds / 2, 0.0)
 
 
 class Usage(NamedTuple):
-    """Counters of a process since its start, from /proc/PID/stat."""
+    """Counters of a process since its start, from /proc/PID/stat; times are in ticks."""
 
-    start: int
+    start: int  # time of its start, since boot
     faults: int
-    user: int
-    system: int
-    pages: int  # resident
+    user: int  # CPU time outside the kernel
+    system: int  # CPU time in the kernel
+    pages: int  # resident pages now
     is_kernel: bool
 
 
@@ -107,13 +111,13 @@ class Process:
     pid: int
     name: str
     cgroup: str
-    usage: Usage
-    looked: float
+    usage: Usage  # counters of the last visit
+    looked: float  # time of the last visit
     rates: Rates = field(default_factory=Rates)
     sizes: Sizes | None = None  # memory counters when the process was last sampled
     ksm_kib: int = 0  # kB merged by KSM when the process was last sampled
     sample: Sample = field(default_factory=Sample)  # sample of its private memory
-    shared: Sample = field(default_factory=Sample)
+    shared: Sample = field(default_factory=Sample)  # sample of its shared memory
     layout: Layout = field(default_factory=Layout)
     first: tuple[Usage, float] | None = None  # counters of the first visit, and its time
 
@@ -124,7 +128,7 @@ class Process:
 
     @property
     def rss_kib(self) -> int:
-        """Return the resident size now."""
+        """Return the RSS at the last visit, in kB."""
         return self.usage.pages * PAGE >> 10
 
     def _of_now(self, kib: int) -> float:
@@ -143,12 +147,12 @@ class Process:
 
     @property
     def forbids(self) -> bool:
-        """Return whether the process forbids large folios by itself."""
+        """Return whether a prctl() forbids large folios for all memory of the process."""
         return bool(self.sizes and not self.sizes.thp_enabled)
 
     @property
     def waste_kib(self) -> float:
-        """Return the empty part of its private and shared memory."""
+        """Return the estimated empty part of its private and shared memory, in kB."""
         return self.anon_kib * self.sample.share + self.shared_kib * self.shared.share
 
     @property
@@ -158,7 +162,7 @@ class Process:
 
     @property
     def kinds(self) -> dict[str, float]:
-        """Return the memory of the process in kB by kind, without kinds that are not known."""
+        """Return the memory of the process in kB by kind; kinds that are not known are left out."""
         sizes = self.sizes
         if not sizes:
             return {}
@@ -402,7 +406,7 @@ class Survey:
     def _look(self, looker: Looker, process: Process, now: float) -> None:
         space = Space(self.tree, process.pid, self.holds)
         sizes = space.sizes()
-        # RSS is derived from counters that changed while the kernel added them up
+        # VmRSS may read 0, as its counters change while the kernel adds them up
         if not sizes.rss:
             sizes = sizes._replace(rss=sizes.anon + sizes.file + sizes.shared)
         for sample in process.sample, process.shared:

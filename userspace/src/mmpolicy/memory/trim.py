@@ -6,10 +6,10 @@ zero page, and freed. The kernel checks the page again while it is write-protect
 the program after the check of this command is safe. A split to an order other than 0 frees
 nothing.
 
-A folio with some pages that no process maps keeps these pages until it is split, too: they belong
-to no RSS, but are charged to the cgroup.
+If a program has unmapped some pages of a folio, the kernel keeps these pages until the folio is
+split. They belong to no RSS, but stay charged to the cgroup. So they count as empty, too.
 
-Memory that is not given back is counted by cause, for the report.
+Empty memory that is not given back is counted by cause, for the report.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ LOCKDOWN = "/sys/kernel/security/lockdown"
 ASKED, LOCKED = "hg", "lo"
 LARGE = re.compile(rb"([1-9])\1*")
 LEAST, MOST = 512, 16384  # fewest and most pages that one write splits
-# One write blocks mmap() and munmap() of the program; it is to take between SHORT_S and LONG_S.
+# One write blocks mmap() and munmap() of the program. After a write shorter than SHORT_S, the next
+# one splits more pages; after one longer than LONG_S, fewer.
 SHORT_S, LONG_S = 0.001, 0.002
 HALF = 0.5  # largest share of the time that writes may take
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
 FEW = 64  # with max_ptes_none above this, khugepaged is reported to refill the memory
 ALL = 511  # with a lower max_ptes_none, khugepaged does not fill holes for folios below 2 MB
-# Some hosts have no securityfs that would report lockdown, so this text stands for the failed
-# write.
+# The reason in words why a write to SPLIT fails, on hosts without the securityfs file that would
+# report lockdown.
 SEALED = (
     f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot) is on, or this is a container"
 )
@@ -77,7 +78,7 @@ CAUSES = {
 }
 
 
-WHOLE = ((0, 1 << 63),)
+WHOLE = ((0, 1 << 63),)  # one address range, which includes all memory of a process
 
 
 class Piece(NamedTuple):
@@ -116,7 +117,7 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
     if not tree.exists(SPLIT):
         if not tree.is_root():
             raise Error(f"no permission to write {SPLIT}", Exit.DENIED, "run the command as root")
-        hint = "mount -t debugfs none /sys/kernel/debug; where the kernel has none: "
+        hint = "mount -t debugfs none /sys/kernel/debug; on a kernel without debugfs: "
         raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + REMAINS)
     if writes and tree.is_root() and not tree.opens(SPLIT):
         raise Error(SEALED, Exit.DENIED, REMAINS)
@@ -160,8 +161,8 @@ def comes_back(tree: Tree, advised: bool = False) -> str:
         return ""
     what = ", ".join("2 MB" if size == 2048 else f"{size} kB" for size in fills)
     return (
-        f"note: khugepaged may fill it again, as it takes up to {most} empty pages of 512 into "
-        f"folios of {what}; echo 0 >{KHUGEPAGED} stops that, for all programs"
+        f"note: khugepaged may fill this memory again, as it takes up to {most} empty pages of 512 "
+        f"into folios of {what}; echo 0 >{KHUGEPAGED} stops that, for all programs"
     )
 
 
@@ -182,12 +183,12 @@ class Finder:
         self._frames = Frames(space.tree)
 
     def pieces(self, within: Sequence[tuple[int, int]] = WHOLE) -> Iterator[Piece]:
-        """Yield memory to give back, in some address ranges, while the search goes on.
+        """Yield pieces of memory to give back from the given address ranges, during the search.
 
-        A stretch of 16 MiB without such memory yields a piece with no empty pages, so that the
-        caller can stop. Folios with a smaller empty share than the minimum are left alone. Without
-        `advised`, so are folios for which the program has called madvise(MADV_HUGEPAGE), or may
-        have.
+        A stretch of 16 MiB without memory to give back yields a piece with no empty pages, so that
+        the caller can stop. Folios with a smaller empty share than the minimum are left alone.
+        Without `advised`, folios for which the program has called madvise(MADV_HUGEPAGE), or may
+        have called it, are left alone, too.
         """
         sizes, areas = self.space.sizes(), self.space.areas()
         needed = sizes.locked or not self._advised
@@ -229,7 +230,9 @@ class Finder:
             yield last or Piece(begin * PAGE, begin * PAGE, 0)
 
     def look_again(self, piece: Piece) -> None:
-        """Count empty pages that are still there after a write has tried to split their folios."""
+        """Count as "pinned" the empty pages that are still in large folios after a write has tried
+        to split these.
+        """
         area = Vma(piece.start, piece.end, "rw-p", 0, "")
         self._frames.forget()
         for each in read_stretches(self.space, self._frames, area, True, Counter()):
@@ -238,7 +241,11 @@ class Finder:
 
 
 def cause_of(details: Details | None, locks: bool, advised: bool) -> str:
-    """Return the reason not to give back memory of an area, or ""."""
+    """Return the key in CAUSES why memory of an area is not given back, or "".
+
+    details: None if smaps would take too long to show the area. locks: the process has locked
+    memory. advised: memory with MADV_HUGEPAGE is given back, too.
+    """
     if details and locks and LOCKED in details.flags:
         return "locked"
     if advised:
@@ -281,7 +288,9 @@ def _blocks(begin: int, stretch: Stretch) -> Iterator[tuple[int, int, int]]:
 
 
 class Splitter:
-    """Splits folios in short writes, and pauses after each to take only a share of the time."""
+    """Splits folios in short writes, with a pause after each write, so that writes take at most
+    `share` of the time.
+    """
 
     def __init__(
         self, host: Host, pressure: Pressure, holds: Holds | None = None, share: float = HALF

@@ -39,9 +39,9 @@ class Once(NamedTuple):
     gains: tuple[str, ...]
 
     def gains_with(self, work: str | None) -> tuple[str, ...]:
-        """Return the metrics that can show a gain with this metric of --work.
+        """Return the metrics that can show a gain, given the metric of --work, or None without it.
 
-        Less CPU time is a gain only per unit of work, as a service may just do less.
+        Without --work, less CPU time is no gain, as the service may just have done less.
         """
         return tuple(name for name in self.gains if name != "cpu" or work)
 
@@ -54,12 +54,14 @@ ONCE = {
 }
 NAMES = (*ONCE, SIZES, *BY_MODULE)
 BEFORE_AND_AFTER = (
-    "measured before and after, as it cannot be undone block by block; that proves less than a "
-    "switchback"
+    "its effect is measured before and after, as it cannot be undone block by block; this proves "
+    "less than a switchback"
 )
 IDLE_PERCENT = 1.0  # a service that uses a smaller percentage of a CPU may be idle
 BIG_KIB = 256 << 10  # with more kB of private memory, a program may often miss the TLB
-BACK = "mmpolicy try --stop while it runs; its report has the commands that undo a kept setting"
+BACK = (
+    "mmpolicy try --stop while the trial runs; its report has the commands that undo a kept setting"
+)
 # with a larger share of its memory in 2 MB pages, a program seldom misses the TLB
 HUGE_ENOUGH = 0.5
 # share of a program's CPU time that 2 MB pages save, by the 11 of 34 measurements that found a
@@ -73,12 +75,12 @@ class Seen:
 
     seconds: float
     processes: int
-    cpu: float
-    kernel: float
-    faults: float  # a second
+    cpu: float  # all CPU time of the service
+    kernel: float  # CPU time that it spends in the kernel
+    faults: float  # page faults per second
     fault_cpu: float  # the most CPU time that these faults can cost
     gain: float  # the most of this cost that folios of 64 kB can save
-    cost_from: str  # where the cost of a fault is known from
+    cost_from: str  # source of the cost of a fault, as text
     memory_kib: float
     private_kib: float
     waste_kib: float  # empty parts of large folios in private memory
@@ -158,8 +160,8 @@ def judge(
 ) -> tuple[str, str, list[Candidate]]:
     """Return the verdict, its reason, and the candidates, the largest predicted gain first.
 
-    Candidates that this host cannot have come last, with the reason. whole_host: only candidates
-    that affect all programs.
+    Candidates that cannot run on this host come last, each with the reason. without: names of
+    candidates to leave out. whole_host: return only candidates that affect all programs.
     """
     wanted = [each for each in _candidates(seen, here)
               if each.name not in without and each.of_host >= whole_host]  # fmt: skip
@@ -193,13 +195,13 @@ def _at_most(percent: float) -> str:
 
 
 def hints(seen: Seen, target: str) -> Iterator[str]:
-    """Yield what the observation could not determine, with questions for the operator."""
+    """Yield a line for each fact that the observation could not determine, with a next step."""
     if seen.cpu < IDLE_PERCENT:
         text = f"the service used {figure(seen.cpu, 2)} % of a CPU: it may be idle"
         yield f"{text}; look again under load"
     if seen.looked_at < HUGE_ENOUGH:
         text = f"only {seen.looked_at:.0%} of its memory was looked at"
-        yield f"{text}; with a longer --seconds it is more"
+        yield f"{text}; a longer --seconds looks at more"
     if _has_small_pages(seen) and _tlb_range(seen)[1] < LEAST_PERCENT:
         yield (
             f"{seen.huge:.0%} of its {seen.private_kib / 1024:.0f} MiB of private memory are in "
@@ -213,7 +215,7 @@ def _has_small_pages(seen: Seen) -> bool:
 
 
 def _tlb_range(seen: Seen) -> tuple[float, float]:
-    """Return the least and the most CPU time in percent that 2 MB pages save if they save any."""
+    """Return the least and the most percent of a CPU that 2 MB pages save, where they save any."""
     least, most = (share * max(seen.cpu - seen.kernel, 0.0) for share in TLB_SHARE)
     return least, most
 
@@ -298,7 +300,9 @@ def _own_sizes(seen: Seen, here: Here) -> Candidate:
     if not here.systemd:
         where = "" if here.target == "--host" else f" {here.target}"
         run = f"mmpolicy ab run --preset {SIZES}{where} --yes"
-        undo = "mmpolicy ab stop ends it and restores the sizes; README.md says how to keep them"
+        undo = (
+            "mmpolicy ab stop ends the run and restores the sizes; README.md says how to keep them"
+        )
     return Candidate(
         SIZES,
         f"saves {_at_most(seen.gain)}; {GAIN}",
@@ -324,7 +328,9 @@ def _by_module(here: Here, name: str, gain: str, score: float, price: str) -> Ca
 
 
 def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
-    """Yield `adaptive` with folios up to 64 kB, and up to 2 MB, which may take more memory."""
+    """Yield two candidates: `adaptive` with folios up to 64 kB; for a service with much memory
+    also up to 2 MB, which may take more memory.
+    """
     gain, score = f"saves {_at_most(seen.gain)}", seen.gain / LEAST_PERCENT
     price = (
         "the module takes up to 1 % of the time of faults; memory may grow, but by 5 % at most if "

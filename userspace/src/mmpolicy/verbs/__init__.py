@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0
-"""One module for each group of verbs; cli.py adds them to the command."""
+"""One Python module for each group of verbs; cli.py adds the verbs to the command."""

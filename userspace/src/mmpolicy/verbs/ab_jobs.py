@@ -22,15 +22,15 @@ from mmpolicy.host.machine import Host
 from mmpolicy.render import emit, table
 from mmpolicy.verbs.options import json_option, pass_host
 
-SERVICE = "mmpolicy-ab"
-ZIPAPP = ".pyz"  # suffix of the command's file if it is a single archive that Python runs
+SERVICE = "mmpolicy-ab"  # systemd unit of a detached run
+ZIPAPP = ".pyz"  # suffix of the command's file if the whole package is one archive for Python
 NEXT = "mmpolicy ab status shows the progress; mmpolicy ab stop ends the run and restores the state"
 # Options that are not passed on to the detached run.
 HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")
 
 
 def words_of(ctx: click.Context) -> Iterator[str]:
-    """Yield command-line words that give another `ab run` the same options."""
+    """Yield the options of this `ab run` as command-line words, for the run in the unit."""
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
         if param.name in HERE or value is None or value is False or value == ():
@@ -42,7 +42,9 @@ def words_of(ctx: click.Context) -> Iterator[str]:
 
 
 def own_command() -> list[str]:
-    """Return the words that start this command again."""
+    """Return the first words of a command line that starts this program, however it is
+    installed.
+    """
     path = Path(sys.argv[0])
     if path.suffix == ZIPAPP:
         return [sys.executable, str(path.resolve())]
@@ -59,9 +61,8 @@ def start_own_unit(
 ) -> None:
     """Start this command as a systemd unit, and wait until it reports that it works.
 
-    A stop of the unit signals only the main process, see run_as_unit(). On a slow host, loading
-    the libraries and setting each knob once may take longer than the 90 s that systemd allows by
-    default.
+    KillMode=process: run_as_unit() says why. There is no time limit for the start: on a slow host,
+    loading the libraries and setting each knob once may take longer than systemd's 90 s.
     """
     wanted = ("KillMode=process", "Type=notify", "TimeoutStartSec=infinity", *properties)
     how = ["--collect", *(word for each in wanted for word in ("--property", each))]
@@ -71,7 +72,9 @@ def start_own_unit(
 def own_unit(
     host: Host, unit: str, description: str, how: Sequence[str], argv: Sequence[str]
 ) -> list[str]:
-    """Return the words for systemd-run to run this command with the arguments `argv`."""
+    """Return the words for systemd-run to run this command with the arguments `argv`; how: further
+    options of systemd-run.
+    """
     words = ["--unit", unit, *how, "--quiet", "--description", description]
     words += ["--working-directory", str(Path.cwd()), "--setenv", f"PATH={os.environ['PATH']}"]
     root = ["--root", str(host.tree.root)] if str(host.tree.root) != "/" else []
@@ -83,8 +86,8 @@ def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: boo
     """Start `ab run` as a systemd unit, so that a logout or a closed terminal does not end it.
 
     A stop of the unit signals only the main process, which then ends its commands and its
-    watchdog. Otherwise the main process would take the end of a command for a failure. This
-    function waits until the run works, so that an early refusal is reported here.
+    watchdog; otherwise it would take the end of a command for a failure. This function returns
+    when the run works, so that an early error is reported here.
     """
     if who := running(host.tree):
         raise in_the_way(who)
@@ -184,7 +187,7 @@ def _kept(tree: Tree) -> Iterator[dict[str, Any]]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return a summary of a samples file, without parsing samples; {} if it is not of a run."""
+    """Return a summary of a samples file without parsing its samples; {} if the file is none."""
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             header = json.loads(next(lines))

@@ -28,7 +28,7 @@ from mmpolicy.control.experiment import PROFILES
 from mmpolicy.host.knobs import find_knobs, read_knobs
 from mmpolicy.host.machine import Host
 
-PAIRS, MOST_PAIRS = 12, 200
+PAIRS, MOST_PAIRS = 12, 200  # pairs of blocks: without an option for the length; at most
 UNITS = ("process", "cgroup")
 UNJUDGED = "--margin needs a metric with `lower` or `higher`, which says what is better"
 
@@ -63,12 +63,12 @@ class RunOptions:
     rare: float | None
 
     def arms(self) -> dict[str, str]:
-        """Return the text that the user gave for each arm."""
+        """Return the text that the user gave for each arm; without --treatment both are equal."""
         return dict(zip(PROFILES, (self.control, self.treatment or self.control)))
 
 
 def design_of(host: Host, given: RunOptions) -> Design:
-    """Return the design that the options describe."""
+    """Return the design that the options describe; a random seed if none is given."""
     if given.washout >= given.block:
         raise click.UsageError("--washout has to be shorter than --block")
     if given.saturation and given.design != "split":
@@ -78,7 +78,9 @@ def design_of(host: Host, given: RunOptions) -> Design:
 
 
 def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> Length:
-    """Return the length of the run; refuse a run that is too short to show an effect."""
+    """Return the length of the run; raise a usage error if the run is too short for an effect to
+    be significant, or if options contradict each other.
+    """
     if given.pairs and given.duration:
         raise click.UsageError("--pairs and --duration both set the length: give one of them")
     aa = _aa_pairs(given, len(metrics))
@@ -117,7 +119,9 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
 
 
 def _aa_pairs(given: RunOptions, metrics: int) -> int:
-    """Return the number of A/A pairs; warn if they are too few for a check."""
+    """Return the number of A/A pairs, which compare equal arms; warn if they are too few to find a
+    difference. metrics: number of metrics.
+    """
     need = least_pairs(metrics, DIRTY)
     if given.aa is None:
         return 0 if given.detect or given.stop == "anytime" else need
@@ -137,19 +141,19 @@ def usual_design(host: Host, options: dict[str, Any]) -> str:
 
 
 class Plan(NamedTuple):
-    """The checked plan of a run: nothing known prevents it."""
+    """The plan of a run; plan_of() has found nothing that prevents it."""
 
     given: RunOptions
     metrics: list[Metric]
     guards: list[Guard]
     design: Design
     length: Length
-    timing: bool
+    timing: bool  # whether a metric needs the module to time page faults
 
 
 def plan_of(host: Host, options: dict[str, Any]) -> Plan:
-    """Return the plan that the options describe; refuse invalid options, and a run that must not
-    begin now.
+    """Return the plan that the options describe; raise an error for invalid options, and if a
+    guard is broken before the run begins.
     """
     if (unit := options["unit"]) not in UNITS:
         text = f"--unit {unit} is for --preset; without it, --unit is process or cgroup"

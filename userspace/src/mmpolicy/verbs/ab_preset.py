@@ -21,7 +21,7 @@ from mmpolicy.verbs.options import ask
 def resolve(
     host: Host, ctx: click.Context, name: str, options: dict[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the options of a run; the preset supplies options that the user did not give."""
+    """Return the options of a run: those that the user gave, and else those of the preset."""
     service = options["unit"] if options["unit"] not in UNITS else None
     where = service or options["cgroup"]
     if not where:
@@ -31,7 +31,8 @@ def resolve(
     given.pop(ABOUT)
     if service:
         options["unit"] = UNITS[0]
-    # knobs apply to the whole host, while the metrics are read from the service's cgroup
+    # A preset without cgroup sets knobs, which apply to the whole host; its metrics alone are
+    # those of the service.
     if "cgroup" not in given:
         options["cgroup"] = None
     for key, value in given.items():
@@ -49,16 +50,14 @@ def _filled(value: Any, path: str) -> Any:
 
 
 def show(name: str, plan: Plan, agreed: bool) -> None:
-    """Print the plan of a preset, and ask whether to begin."""
+    """Print the plan of a preset, and ask whether to begin; agreed: do not ask."""
     for line in plan_lines(name, plan):
         click.echo(line, err=True)
     ask(agreed, ", or --dry-run to see the plan")
 
 
 def plan_lines(name: str, plan: Plan) -> Iterator[str]:
-    """Yield the plan of an experiment as text: arms, metrics with their roles, guards, and
-    duration.
-    """
+    """Yield the plan of an experiment as text: arms, metrics, guards, and duration."""
     yield f"{name}: {read(name)[ABOUT]}"
     for arm, text in plan.given.arms().items():
         yield f"{arm}: {text}"

@@ -17,11 +17,11 @@ from mmpolicy.verbs.reached import OVERRIDE, POINT, reach_in, warn
 
 
 def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
-    """Refuse arms that cannot differ, as no policy reaches any process of the scope.
+    """Raise an error if the arms cannot differ, because no policy reaches any process of the scope.
 
-    Print a warning if policies reach only some processes or parts of their memory. Arms that
-    differ at a point other than anon_order may still differ, and a whole host always has processes
-    within reach.
+    Print a warning if policies reach only some processes or parts of their memory. The check
+    applies only to arms that differ at anon_order alone: other points do not depend on reach. It
+    skips the whole host, which always has processes within reach.
     """
     settings = list(arms)
     if scope == HOST or settings[0] == settings[-1]:
@@ -35,8 +35,8 @@ def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
 
 
 def _differing(first: Settings, second: Settings) -> set[str]:
-    """Return the points at which two arms differ; knobs of a point do not count if it is stock in
-    both.
+    """Return the points at which two arms differ. Knobs of a point do not count if its policy is
+    stock in both arms.
     """
 
     def told(settings: Settings, point: str) -> dict[str, str]:
@@ -49,8 +49,8 @@ def _differing(first: Settings, second: Settings) -> set[str]:
 
 
 def check_knobs(tree: Tree, paths: Iterable[str], metrics: Iterable[str]) -> None:
-    """Refuse arms that set the kernel's folio sizes, if almost no memory in the cgroups of
-    the metrics can get these sizes.
+    """Check arms that set the kernel's folio sizes: raise an error if almost no memory in the
+    cgroups of the metrics can get these sizes. If some metrics are not of a cgroup, only warn.
     """
     wanted = {path.rpartition("/")[2] for path in paths if path.startswith(f"{THP}/")}
     sources = [source for metric in metrics or () for source in Metric.parse(metric).sources()]

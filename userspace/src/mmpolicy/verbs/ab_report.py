@@ -31,7 +31,7 @@ def _make(file: Path, detect: float, margin: float) -> Report:
 
 
 def write_html(report: Report, path: Path, trial: Sequence[str] = ()) -> None:
-    """Write a report as one HTML file, with the lines of the trial that it belongs to, if any."""
+    """Write a report as one HTML file; trial: lines of a trial of `try`, printed above it."""
     from mmpolicy.ab.report.html import page
 
     save_as(path, page(report, trial).encode())

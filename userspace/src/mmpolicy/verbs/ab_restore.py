@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab restore`: rollback for a run that can no longer do it."""
+"""`ab restore`: restore knobs that a killed run and its killed watchdog have left changed."""
 
 from __future__ import annotations
 

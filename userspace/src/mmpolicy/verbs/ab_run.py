@@ -60,12 +60,14 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.progress import Quiet, display
 
-# Options that do not describe the experiment itself.
+# Options of the command that are not part of the plan of an experiment.
 HERE = ("dry_run", "want_json", "out", "detach", "yes")
 
 
 def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
-    """Return the writes by which the arms differ; raise an error for writes that cannot be made."""
+    """Return the writes of each arm; raise an error if the arms set knobs that `--design split`
+    cannot compare, or if the kernel or the module does not accept a setting.
+    """
     now = read_knobs(host.tree)
     parts = {arm: split_arm(host.tree, now, text) for arm, text in given.arms().items()}
     own = {arm: knobs for arm, (_, knobs) in parts.items()}
@@ -84,14 +86,16 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
 
 
 def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
-    """Return whether the arms use the module; arms that set only knobs of the kernel do not."""
+    """Return whether the arms need the module. Arms that only set knobs of the kernel do not, and
+    `stock` needs none while no module is loaded.
+    """
     loaded = host.tree.is_dir(CONTROL)
     as_it_is = ("", DEFAULT) if loaded else ("", DEFAULT, STOCK)
     return not set(texts.values()) <= set(as_it_is) or (loaded and not has_knobs)
 
 
 def _check_alone(given: RunOptions, timing: bool) -> None:
-    """Refuse options that only arms with policies can have."""
+    """Raise a usage error for options that need policies of the module, which these arms lack."""
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
         text = f"{what} needs arms that set policies of the module, and the module loaded"
@@ -113,7 +117,7 @@ def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: b
 def _header(
     host: Host, given: RunOptions, design: Design, length: Length, changes: Changes
 ) -> dict[str, Any]:
-    """Return the header of the samples file: all that a report needs in addition to the samples."""
+    """Return the header of the samples file: all that `ab report` needs apart from the samples."""
     arms = {
         arm: {"given": text, "settings": changes.settings(arm)}
         for arm, text in given.arms().items()
@@ -346,7 +350,7 @@ def run(
 
 
 def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
-    """Return the plan of the options, completed by a preset if one is given."""
+    """Return the plan that the options describe, with those of a preset for options not given."""
     options = dict(options)
     preset = options.pop("preset")
     if preset:
@@ -358,7 +362,7 @@ def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
 
 
 def planned(ctx: click.Context, words: Sequence[str]) -> Plan:
-    """Return the plan that `ab run` would make of these words; raise its errors."""
+    """Return the plan that `ab run` makes of these command-line words; raise its errors."""
     with run.make_context("run", [*words], parent=ctx) as own:
         options = {name: value for name, value in own.params.items() if name not in HERE}
         return _plan(own, options)
@@ -368,10 +372,10 @@ def run_planned(
     host: Host, plan: Plan, file: Path, also: Callable[[], str] = lambda: "",
     own: Changes | None = None,
 ) -> Runner:  # fmt: skip
-    """Run a planned experiment under the lock of experiments.
+    """Run a planned experiment under the lock that allows one experiment at a time.
 
-    also(): may return a further reason to end the run. own: changes that the caller has prepared;
-    the journal then has no entry for the run.
+    also(): returns a further reason to end the run, or "". own: changes that the caller has
+    prepared; the journal then has no entry for the run, and no progress is shown.
     """
     given, metrics, guards, design, length, timing = plan
     with _locked(host, design, length, file):
@@ -396,8 +400,8 @@ def run_planned(
 def _locked(
     host: Host, design: Design, length: Length, file: Path
 ) -> AbstractContextManager[None]:  # fmt: skip
-    """Take the lock of experiments, naming its holder and expected end; wait briefly for a
-    rollback in progress.
+    """Take the lock of experiments. Its text names this process and the expected end, for others
+    that find it taken. If `ab restore` holds it, wait up to PATIENCE_S.
     """
     seconds = length.blocks(design) * design.block_s
     until = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).astimezone()
@@ -408,7 +412,7 @@ def _locked(
 
 @contextmanager
 def _opened(file: Path) -> Iterator[OutFile]:
-    """Open the file for the samples."""
+    """Open a new file for the samples; it is closed at the end of the block."""
     stream = OutFile(file)
     try:
         yield stream
@@ -417,12 +421,12 @@ def _opened(file: Path) -> Iterator[OutFile]:
 
 
 def _note(given: RunOptions) -> str:
-    """Return the note about a run for the journal."""
+    """Return the journal's note about a run; _runs_before() finds runs with equal arms by it."""
     return f"begins: {', '.join(given.arms().values())}"
 
 
 def _runs_before(host: Host, given: RunOptions) -> int:
-    """Return the number of runs with equal arms on this host within a week."""
+    """Return how many runs with these arms have begun on this host in the last seven days."""
     since = datetime.now(timezone.utc) - timedelta(weeks=1)
     entries = read_journal(host.tree, whatever)
     notes = [entry.note for entry in entries if datetime.fromisoformat(entry.time) > since]

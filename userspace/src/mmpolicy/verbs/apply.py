@@ -47,7 +47,7 @@ file_argument = click.argument("file", type=FILE, metavar="FILE")
 
 
 def missing_option(command: Command) -> Command:
-    """Add the option about missing cgroups and policies."""
+    """Add --skip-missing, and the option --missing of older versions, to a command."""
     return click.option(
         "--skip-missing", is_flag=True,
         help="Leave out cgroups that do not exist, and policies that cannot be loaded.",
@@ -55,7 +55,9 @@ def missing_option(command: Command) -> Command:
 
 
 def _leave_out(manifest: Manifest, target: State, skip_missing: bool) -> State:
-    """Return the target state without cgroups that do not exist, if --skip-missing permits that."""
+    """Return the target state without bindings of cgroups that do not exist; raise an error for
+    the first such binding unless --skip-missing is given.
+    """
     for key in [key for key in target if isinstance(key, AbsentCgroup)]:
         if not skip_missing:
             raise manifest.no_cgroup(key)
@@ -138,7 +140,9 @@ def _apply(
 
 
 def _loads(manifest: Manifest, now: State) -> list[Write]:
-    """Return the steps that load the BPF policies that are missing or outdated."""
+    """Return a write for each BPF policy of the manifest that is not loaded, or is loaded from an
+    older object.
+    """
     return [
         Write(source.file, "replace" if key in now else "load", key, source.sha256)
         for key, source in manifest.sources().items()
@@ -147,8 +151,8 @@ def _loads(manifest: Manifest, now: State) -> list[Write]:
 
 
 def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool) -> None:
-    """Load BPF policies of a manifest. No profile uses them yet, except those that replace a
-    loaded policy.
+    """Load BPF policies of a manifest, before any profile uses them; a policy that replaces a
+    loaded one takes effect at once. With --skip-missing, an error only prints a warning.
     """
     for write in loads:
         assert isinstance(write.key, LoadedPolicy) and write.result
@@ -162,7 +166,9 @@ def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool
 
 
 def _without_policies(now: State, target: State) -> State:
-    """Return the target state with "stock" in place of BPF policies that could not be loaded."""
+    """Return the target state without BPF policies that could not be loaded: profiles get "stock"
+    in their place.
+    """
     absent = {
         key.name
         for key, value in target.items()
@@ -288,16 +294,16 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
 
 
 def _mind_proofs(tree: Tree) -> None:
-    """Raise an error if `try --watch` has undone a setting, or was killed while the service was at
-    stock.
+    """Raise an error if `try --watch` has undone a setting, or was killed while its service was at
+    stock. Only the first such test is reported.
     """
     for each in proofs(tree):
         raise Error(each.text, Exit.DRIFT, each.next_step)
 
 
 def _heal(host: Host, manifest: Manifest) -> None:
-    """Bind cgroups of the manifest that exist and are not bound, for example because their service
-    started too early.
+    """Bind the cgroups that the manifest binds, that exist and that are not bound. They are left if
+    a service has started before mmpolicy was ready, for example.
     """
     with exclusive(host, dry_run=False):
         now, target = _compare(host.tree, manifest)

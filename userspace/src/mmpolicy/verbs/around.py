@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`recommend` without a process: watch the whole host for a while."""
+"""`recommend` without a PID: watch the whole host for a while, and print advice."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mmpolicy.verbs.here import without_module
 
 POINT, POLICY = "anon_order", "adaptive"
 SHARE = 0.05  # share of one CPU that the survey may take
-TURN_S = 5.0
-EVENTS = "vmstat"
+TURN_S = 5.0  # seconds of one turn of the survey
+EVENTS = "vmstat"  # key under which rates() gets the counters of /proc/vmstat
 HUGE = 2 << 20
 
 
 def look_around(host: Host, seconds: float, want_json: bool) -> None:
-    """Print advice for the whole host, at most five findings; change nothing."""
+    """Watch the host for some seconds, and print at most five findings; change nothing."""
     check_may_look(host.tree)
     costs, _ = fault_costs(host)
     survey = Survey(host.tree, SHARE)
@@ -38,7 +38,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     rising = rates(events, _events(host.tree), passed)[EVENTS]
     more = evidence.folios_made(host.tree)
     sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
-    # older kernels lack the counters by size, so use the counter of 2 MB faults
+    # without counters by size (before Linux 6.8), count faults that got 2 MB
     sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))
     shadows = _shadows(host.tree)
     known = find(Evidence(host.tree, survey, rising, sizes, costs, module_here(host), shadows))
@@ -61,7 +61,9 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
 
 
 def check_may_look(tree: Tree) -> None:
-    """Raise an error at once, not after a minute, if this user may not read page frames."""
+    """Raise an error at once if this user may not read page frames, and not only after the look of
+    a minute.
+    """
     try:
         tree.read_at("/proc/kpageflags", 8)
     except Error as err:
@@ -70,7 +72,9 @@ def check_may_look(tree: Tree) -> None:
 
 
 def fault_costs(host: Host) -> tuple[Calibration, str]:
-    """Return the cost of a page fault, and its source: `calibrate`, or a measurement made now."""
+    """Return the cost of a page fault, and its source as text: the file of `calibrate`, or if there
+    is none, a measurement of single pages made now.
+    """
     kept = read_calibration(host.tree)
     if kept:
         return kept, "mmpolicy calibrate"
@@ -81,7 +85,7 @@ def fault_costs(host: Host) -> tuple[Calibration, str]:
 
 
 def watch(host: Host, survey: Survey, seconds: float) -> None:
-    """Survey the host for this many seconds, and print the progress."""
+    """Let the survey look at processes for this many seconds, and print the progress."""
     turns = max(round(seconds / TURN_S), 1)
     with own_line():
         for turn in range(turns):
@@ -102,8 +106,8 @@ def _events(tree: Tree) -> Counters:
 
 
 def module_here(host: Host) -> Module:
-    """Return whether this host can load the module, and the next step towards it, as doctor
-    reports them.
+    """Return whether this host can load the module, and the command or the next step for it.
+    `doctor` says the same in more words.
     """
     if host.tree.is_dir(CONTROL):
         return Module(True)
@@ -116,8 +120,8 @@ def module_here(host: Host) -> Module:
 
 
 def _shadows(tree: Tree) -> dict[str, str]:
-    """Return the finding of the shadow policy `adaptive` for each profile that has
-    another policy.
+    """Return the finding of the shadow policy `adaptive` as text, by profile. Only profiles with
+    another active policy count, and only if the shadow would have spared most faults.
     """
     if not tree.is_dir(CONTROL):
         return {}

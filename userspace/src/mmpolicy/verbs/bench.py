@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from mmpolicy.bench.rounds import Bench
 
 PLACE = "{threads}"  # text in the command that stands for the number of threads
-RUNS = 12  # rounds
-# smallest share of a run's time that is CPU time; with less, another process may have done the
-# work
+RUNS = 12  # default number of rounds
+# A warning is printed if CPU time is a smaller share of the run's time: then another process may
+# have done the work.
 IDLE = 0.05
 
 
@@ -56,7 +56,7 @@ def _arms(host: Host, given: tuple[str, ...]) -> Arms:
 
 
 def _facts(host: Host, work: Work, seed: int) -> dict[str, Any]:
-    """Return the facts about host and command for the output file."""
+    """Return the facts about command and host that the output file records."""
     made_of = hardware_of(host.tree)
     return {
         "command": list(work.command),
@@ -86,7 +86,7 @@ def _dry_run(arms: Arms, want_json: bool) -> None:
 
 
 def _own(arm: Arm) -> Iterator[tuple[str, str]]:
-    """Yield the settings of an arm that apply to the benchmarked command alone."""
+    """Yield name and value of the settings of an arm that apply to COMMAND, not to the host."""
     for key, value in arm.settings.items():
         yield f"{arm.profile}/{key.inside}", value
     if arm.no_thp:
@@ -96,7 +96,7 @@ def _own(arm: Arm) -> Iterator[tuple[str, str]]:
 
 
 class Threads(click.ParamType):
-    """A parameter type: numbers of threads, such as 1,4,16."""
+    """A parameter type: a list of numbers of threads, such as 1,4,16."""
 
     name = "numbers"
 
@@ -110,8 +110,8 @@ class Threads(click.ParamType):
 
 
 def _works(work: Work, threads: Sequence[int]) -> dict[int, Work]:
-    """Return the command to run for each number of threads; without --threads, the command as
-    given, under 0.
+    """Return the command for each number of threads, with the number in place of {threads};
+    without --threads, the command as given, under the key 0.
     """
     if not threads:
         return {0: work}
@@ -134,7 +134,7 @@ def _works(work: Work, threads: Sequence[int]) -> dict[int, Work]:
 
 
 def _check_outputs(options: dict[str, Any]) -> None:
-    """Raise an error before the first run if an output file cannot be written."""
+    """Raise an error before the first run if an output file cannot be written later."""
     plot, html = options["plot"], options["html"]
     if options["threads"] and (plot or html):
         raise click.UsageError("--plot and --html are for one number of threads")
@@ -278,7 +278,9 @@ def bench(
 def _measure(
     host: Host, arms: Arms, work: Work, seed: int, options: dict[str, Any]
 ) -> tuple[Bench, Error | None]:
-    """Run the benchmark; return its complete rounds, and the error that ended it early, if any."""
+    """Run the benchmark for one number of threads; return its complete rounds, and the error that
+    ended it early, or None.
+    """
     from mmpolicy.bench.rounds import Bench, Length
 
     length = Length(
@@ -321,7 +323,7 @@ def _tell(
 ) -> None:
     """Print the result of the complete rounds, then write the output files.
 
-    The order matters: an error in writing does not suppress the result.
+    The output files come last, so that an error in writing them does not hide the result.
     """
     from mmpolicy.bench.result import Result
 
@@ -368,7 +370,9 @@ def _save(
     options: dict[str, Any],
     failure: Error | None,
 ) -> None:
-    """Write each output file, even if another one cannot be written."""
+    """Write each output file, even if another one cannot be written, and then raise the first
+    error; failure: an earlier error of the bench, which comes first.
+    """
     out, plot, html = options["out"], options["plot"], options["html"]
     deeds: list[Callable[[], None]] = []
     if out:
@@ -393,7 +397,9 @@ def _save(
 
 
 def _not_counted(done: Bench) -> Iterator[str]:
-    """Yield warnings about work of the command that no figure includes."""
+    """Yield a warning for each kind of work that the figures miss: of processes that outlive the
+    command, and of other processes that work for it.
+    """
     if names := sorted(done.programs.outlived):
         yield (
             "these processes outlived the one that started them, so their CPU time, "

@@ -42,8 +42,8 @@ owner_option = click.option(
 
 
 def _find(tree: Tree, cgroup: str | None, pid: int | None, owner: str | None) -> Binding:
-    """Return the key of the cgroup or process to bind; refuse a cgroup that another owner has
-    bound.
+    """Return the key of the cgroup or process to bind. Raise an error if the target does not exist,
+    or if another owner has bound the cgroup.
     """
     if cgroup is not None:
         group = CgroupBinding(find_bindable(tree, cgroup).number)
@@ -105,7 +105,9 @@ def bind(
 
 
 def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> Callable[[], None]:
-    """Return a function that records the owner of a binding; without an owner it does nothing."""
+    """Return a function to call after the binding: it records the owner of the cgroup's binding, or
+    that there is none any longer (profile None). Without an owner it does nothing.
+    """
     if not owner or not isinstance(key, CgroupBinding):
         return lambda: None
     path = cgroup_paths(tree).get(str(key.number), "")
@@ -114,9 +116,10 @@ def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> C
 
 
 def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
-    """Return the cgroups of a unit that run now; [] if the module is not loaded.
+    """Return the keys of the cgroups of a unit that run now; [] if the module is not loaded.
 
-    For a template, these are the instances that no manifest names themselves.
+    For a template, they are those of its instances, without instances that a manifest binds by
+    their own names.
     """
     if not units.tree.exists(CONTROL):
         return []
@@ -128,7 +131,7 @@ def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
 def _bind_unit(
     host: Host, unit: str, profile: str, force: bool, dry_run: bool, want_json: bool
 ) -> list[CgroupBinding]:
-    """Bind a systemd unit, now and for each start; return the keys of its running cgroups."""
+    """Bind a systemd unit, now and at each start; return the keys of its running cgroups."""
     units = units_of(host.tree)
     key = check_unit(units, unit, profile, force)
     running = _running(units, key)
@@ -141,7 +144,9 @@ def _bind_unit(
 
 
 def _unbind_unit(host: Host, unit: str, dry_run: bool, want_json: bool) -> None:
-    """Unbind a systemd unit; an instance then follows the binding of its template."""
+    """Unbind a systemd unit. A running instance is bound to the profile of its template, if the
+    template has one.
+    """
     units = units_of(host.tree)
     key = find_unit(units, unit)
     running, writes = _running(units, key), list[Write]()

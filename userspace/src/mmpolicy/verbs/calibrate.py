@@ -39,26 +39,30 @@ from mmpolicy.verbs.commit import emit_plan
 from mmpolicy.verbs.in_force import in_force
 from mmpolicy.verbs.options import ask, dry_run_option, json_option, pass_host
 
-WANTED = (16 << 10, 64 << 10, 2 << 20)
-# folio sizes in bytes to measure with --all-cpus
+WANTED = (16 << 10, 64 << 10, 2 << 20)  # folio sizes in bytes that are measured, if available
+# folio sizes in bytes that are measured with --all-cpus
 ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)
-LEASE_S = 10.0
+LEASE_S = 10.0  # the watchdog restores the knobs if no turn reports for this many seconds
 MIB_CPU = 64  # most MiB of memory to touch for each CPU
-# largest load by other processes, in percent of all CPUs, and the seconds to measure it for
+# --all-cpus refuses above this load of other processes, in percent of all CPUs; seconds to measure
 LOAD, LOAD_S = 25.0, 0.5
-WAITING = 10.0  # largest percentage of the time that tasks may wait for memory
-BAR = 30  # columns
+WAITING = 10.0  # percentage of the time that tasks may wait for memory; above it, the run ends
+BAR = 30  # columns of the longest bar
 NOT_QUIET = "wait until the host is quiet, then give the command again"
 
 
 def _sizes(tree: Tree, now: Values, wanted: Sequence[int] = WANTED) -> dict[int, str]:
-    """Return the wanted folio sizes that this kernel has, with the files that enable them."""
+    """Return the wanted folio sizes in bytes that this kernel has, each with the file that enables
+    it.
+    """
     files = {size: f"{folder}/enabled" for size, folder in size_folders(tree).items()}
     return {size: file for size, file in files.items() if size in wanted and file in now}
 
 
 def _arms(sizes: dict[int, str]) -> dict[str, Values]:
-    """Return for each size the knobs that give only this size to memory with MADV_HUGEPAGE."""
+    """Return by arm the values of all size files: each arm gives one size to memory with
+    MADV_HUGEPAGE, and the arm of PAGE none.
+    """
     off = dict.fromkeys(sizes.values(), "never")
     return {str(size): off | {path: "madvise"} for size, path in sizes.items()} | {str(PAGE): off}
 
@@ -74,11 +78,11 @@ def _measured(host: Host, now: Values, sizes: dict[int, str], writes: bool) -> l
 
 
 def _tell(seconds: float) -> None:
-    progress_line(f"{seconds:.0f} s of {MOST_S:.0f} at the most", is_last=False)
+    progress_line(f"{seconds:.0f} s of {MOST_S:.0f} s at most", is_last=False)
 
 
 def _load(host: Host) -> float:
-    """Return the load of all CPUs together, in percent."""
+    """Return the load of all CPUs together in percent, measured for LOAD_S seconds."""
     before = _times(host)
     host.sleep(LOAD_S)
     idle, everything = (late - early for early, late in zip(before, _times(host)))
@@ -93,7 +97,9 @@ def _times(host: Host) -> tuple[float, float]:
 
 
 def _check(host: Host, cpus: int) -> None:
-    """Refuse to measure on a host with too much load or too little memory."""
+    """Raise an error if the host has too much load, or too little memory, for a measurement on all
+    CPUs to be right.
+    """
     load = _load(host)
     if load > LOAD:
         text = f"other processes use {load:.0f} % of the CPUs, more than {LOAD:g} %"
@@ -101,7 +107,7 @@ def _check(host: Host, cpus: int) -> None:
     available = host.tree.read("/proc/meminfo").partition("MemAvailable:")[2].split()
     mib, need = int([*available, "0"][0]) >> 10, 2 * MIB_CPU * cpus
     if mib < need:
-        text = f"only {mib} MiB of memory are available, and --all-cpus needs {need}"
+        text = f"only {mib} MiB of memory are available, and --all-cpus needs {need} MiB"
         raise Error(
             text,
             Exit.REFUSED,
@@ -111,7 +117,7 @@ def _check(host: Host, cpus: int) -> None:
 
 def _ask_for(cpus: int, agreed: bool) -> None:
     click.echo(
-        f"this takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each "
+        f"the measurement takes all {cpus} CPUs for about {CPU_S:g} s, and {MIB_CPU} MiB for each "
         "of them; it ends early if tasks wait for memory",
         err=True,
     )
@@ -137,7 +143,9 @@ def _together(host: Host, now: Values, sizes: dict[int, str], crew: Crew) -> lis
 
 
 def _together_lines(rows: Sequence[Together]) -> Iterator[str]:
-    """Yield a table: for each folio size and number of CPUs, the cost per page, with a bar."""
+    """Yield a table with the cost of a fault and of a page, for each folio size and number of CPUs,
+    and a line of advice.
+    """
     most = max(each.ns * PAGE / each.size for each in rows)
     cells = [
         (f"{each.size >> 10} kB", each.cpus, f"{each.ns:,.0f} ns",

@@ -51,11 +51,11 @@ if TYPE_CHECKING:
     from mmpolicy.control.keys import State
 
 POINT, NEVER = "anon_order", "never"
-FAST = 0.5  # share of its time at which collapses begin to slow a program down considerably
+FAST = 0.5  # share of the time: from here on, collapses slow a program down considerably
 SHOWN = 10  # number of areas that a dry run prints
-WORTH = 0.05  # least share of the memory for which a lower --min-used is suggested
+WORTH = 0.05  # a lower --min-used is suggested if it would collapse this share of the memory more
 BIND_ANOTHER = "bind the process to another profile first, or give --override-never"
-PROFILES_S = 1.0  # seconds between checks, during the work, whether a profile forbids huge pages
+PROFILES_S = 1.0  # seconds between two checks, in a run, whether a profile now forbids huge pages
 EVERY_S = 0.2  # seconds between updates of the progress line
 
 
@@ -79,7 +79,7 @@ class CollapseOptions:
 
 @dataclass
 class Row:
-    """A process, with its private anonymous memory before and after the run."""
+    """A process, with its private anonymous memory before and after the run; None: not known."""
 
     pid: int
     name: str
@@ -141,12 +141,12 @@ def collapse(host: Host, **options: Any) -> None:
 
 
 def _forbidden(tree: Tree, given: CollapseOptions, pids: Iterable[int]) -> str:
-    """Return which profile with the policy `never` decides for one of the processes, as text, or
-    "".
+    """Return as text which profile with the policy `never` decides for one of the processes, or "".
+    --override-never turns the check off.
     """
     if given.override_never or not tree.exists(CONTROL):
         return ""
-    from mmpolicy.control.state import read_state  # needed only with the module
+    from mmpolicy.control.state import read_state  # imported late: most hosts have no module
 
     state = read_state(tree)
     for pid in pids:
@@ -157,7 +157,7 @@ def _forbidden(tree: Tree, given: CollapseOptions, pids: Iterable[int]) -> str:
 
 
 def never_of(tree: Tree, state: State, pid: int) -> str:
-    """Return the profile that decides for a process if its policy is `never`, else ""."""
+    """Return the name of the profile that decides for a process if its policy is `never`, or ""."""
     from mmpolicy.control.bindings import profile_of
     from mmpolicy.control.keys import choice
 
@@ -169,12 +169,14 @@ def never_of(tree: Tree, state: State, pid: int) -> str:
 
 
 def _time_one(host: Host, holds: Holds, given: CollapseOptions) -> float:
-    """Measure how long one collapse takes on this host; raise an error if it exceeds --max-stop."""
+    """Return the seconds that one collapse takes on this host, measured on memory of this process;
+    raise an error if they exceed --max-stop.
+    """
     check_blocks(host.tree, given.reserve / 100)
     one_s = time_one(host, holds)
     if one_s * 1000 > given.max_stop:
         text = f"one collapse stops the program for {one_s * 1000:.1f} ms on this host"
-        hint = f"--max-stop {figure(given.max_stop)} allows less: raise it, or wait for less load"
+        hint = f"--max-stop {figure(given.max_stop)} ms allows less: raise it, or wait for low load"
         raise Error(f"{text}; nothing was changed", Exit.LACKING, hint)
     return one_s
 
@@ -210,14 +212,16 @@ def _kib(pages: int) -> int:
 
 
 def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
-    """Return the memory that was not collapsed, in KiB by cause, the largest first."""
+    """Return the memory that was not collapsed, in KiB by cause, the largest first; more: pages
+    that the run itself skipped.
+    """
     total = sum((seen.skipped for seen in before.values()), Counter[str]()) + more
     return {cause: _kib(pages) for cause, pages in total.most_common()}
 
 
 def _nearly(before: dict[int, Seen]) -> dict[str, int]:
-    """Return the KiB that --min-used 98 would collapse in addition, and by how much memory would
-    grow.
+    """Return how many KiB --min-used 98 would collapse in addition, and by how many KiB memory
+    would grow. Processes that may not have huge pages do not count.
     """
     may = [seen for seen in before.values() if not seen.skipped[FORBIDDEN]]
     lacking = _kib(sum(seen.lacking for seen in may))
@@ -225,9 +229,10 @@ def _nearly(before: dict[int, Seen]) -> dict[str, int]:
 
 
 def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
-    """Return the cost of the collapses, and how they affect the program, as text.
+    """Return as text how long the collapses take, and how they slow the program down.
 
-    The measured collapse uses memory that was just freed, which the hypervisor has backed already.
+    one_s: time of one collapse, measured on memory that this process has just freed. A hypervisor
+    has backed that already, so memory never used before takes longer.
     """
     seconds = blocks * one_s * 100 / given.cpu
     text = (
@@ -309,7 +314,8 @@ def _collapse(
     collapser = Collapser(host, limits, pressure)
     blocks = sum(len(area.starts) for area in areas)
     if blocks:
-        # a quick look does not tell shared, locked or watched memory
+        # "up to": the look at all areas does not recognise shared, locked or watched memory,
+        # which the run skips.
         click.echo(f"up to {_cost(host, given, blocks, one_s)}", err=True)
     began = host.clock()
     signal = _run(host, given, collapser, targets, areas, blocks)
@@ -322,7 +328,7 @@ def _collapse(
     ]  # fmt: skip
     if not pressure.known:
         notes.append(
-            "note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"
+            "note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run"
         )
     data = {
         "dry_run": False, "cgroup": cgroup, "processes": [_row_data(row) for row in rows.values()],
@@ -347,7 +353,8 @@ def _run(
 ) -> int:  # fmt: skip
     """Collapse the blocks of all areas; return the signal that ended the run early, or 0.
 
-    The run also ends if a profile with the policy `never` is bound to a process meanwhile.
+    The run also ends, with a reason in collapser.done, if a profile with the policy `never` is
+    bound to one of the processes meanwhile.
     """
     began = shown = looked = host.clock()
     with noted() as caught:
@@ -369,20 +376,20 @@ def _run(
 
 
 def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None:
-    """Check all processes again after the run, and complete their rows."""
+    """Look at all processes again after the run, and complete their rows."""
     for pid, row in rows.items():
         row.made_kib = done.made[pid] * BLOCK >> 10
         row.growth_kib = _kib(done.added[pid])
         try:
             now = targets[pid].look()
-        except Error:  # the process has ended
+        except Error:  # the process has ended: its row says so
             continue
-        if pid not in done.ended and now.pages:  # exec() leaves the former memory without pages
+        if pid not in done.ended and now.pages:  # after exec() the old memory has no pages
             row.after_kib, row.after_huge_kib = _kib(now.pages), _kib(now.huge)
 
 
 def _table(rows: list[Row], made: str, later: str) -> list[str]:
-    """Return the table; `later` is the text for a process without memory after the run."""
+    """Return the table of processes as lines; later: text for one with no memory after the run."""
     header = ("PID", "NAME", "ANON_KIB", "", "NOW_KIB", "IN_2MB", "", "NOW", made, "GROWTH_KIB")
     return table(header, [
         (row.pid, row.name, row.before_kib, "->", later if row.after_kib is None else row.after_kib,
@@ -404,7 +411,7 @@ def _left(skipped: dict[str, int]) -> Iterator[str]:
 
 
 def _more(data: dict[str, Any]) -> Iterator[str]:
-    """Yield one line about a lower --min-used, if much memory lacks only few pages."""
+    """Yield a line about --min-used 98 if it would collapse a considerable share of the memory."""
     more, growth = data["min_used_98"]["more_kib"], data["min_used_98"]["growth_kib"]
     whole = sum(row["before_kib"] for row in data["processes"])
     if more > WORTH * whole:

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Code for all verbs that change the state: lock, journal, apply or roll back, print."""
+"""For all verbs that change the state: take the lock, write the journal, apply all writes or roll
+them back, and print the changes.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,11 @@ def command_name() -> str:
 
 @contextmanager
 def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry | None]:
-    """Lock out other changes by this command, from the first read of the state to the journal
-    entry.
+    """Hold the lock against other changes by this command, from the first read of the state to the
+    journal entry; a dry run takes no lock.
 
-    If an earlier change was interrupted, print a warning, and yield its journal entry with the
-    part that was done. force: end a running experiment first.
+    Yield None, or, after a warning, the journal entry of an earlier change that was interrupted,
+    with the writes it had made. force: end a running experiment first.
     """
     if dry_run:
         yield None
@@ -67,14 +69,16 @@ def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry 
 
 
 def _settle(host: Host) -> Entry | None:
-    """Print a warning about a change that was interrupted, and record the part that was done."""
+    """If an earlier change was interrupted, print a warning, and record in the journal which of
+    its writes were made. Return that entry, or None.
+    """
     try:
         entry = cut_off(host.tree)
         if not entry:
             return None
         done = part_of(state_of(host.tree, ()), entry)
         settled = record(host.tree, entry.command, done, "was cut off", entry)
-    except Error:  # the verb that reads the journal will report that it is unreadable
+    except Error:  # the journal is unreadable: the verb itself reports this when it reads it
         return None
     verb = f"revert --to {entry.number - 1}"
     click.echo(f"warning: {told_of(entry, verb).line()}", err=True)
@@ -82,7 +86,9 @@ def _settle(host: Host) -> Entry | None:
 
 
 def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | None = None) -> None:
-    """Record a change in the journal, for revert; if that fails, the change is still in force."""
+    """Record a change in the journal, so that it can be reverted. If the journal cannot be written,
+    print a message; the change stays in force.
+    """
     try:
         entry = record(host.tree, command_name(), done, note, begun)
     except Error as err:
@@ -97,20 +103,20 @@ def keep_change(host: Host, done: StateChange, note: str = "", begun: Entry | No
 
 
 def _begin(host: Host, writes: Sequence[Write]) -> Entry | None:
-    """Record the planned change in the journal before the first write, so that a crash leaves a
-    trace.
+    """Record the planned change in the journal before the first write, so that a later command
+    sees what a crash has interrupted. Return None if the journal cannot be written.
     """
     before = state_of(host.tree, writes)
     try:
         return record(
             host.tree, command_name(), StateChange(before, asked_for(before, writes)), is_open=True
         )
-    except Error:  # keep_change() will report the error
+    except Error:  # keep_change() reports that the journal cannot be written
         return None
 
 
 def emit_plan(command: str, want_json: bool, plan: Iterable[Step], **more: Any) -> None:
-    """Print the writes of a dry run, with further facts about them."""
+    """Print the writes that a dry run would make; more: further facts, by name."""
     steps = list(plan)
     data = {"dry_run": True, "writes": [each._asdict() for each in steps], **more}
     lines = [each.line() for each in steps]
@@ -128,8 +134,9 @@ def commit(
 ) -> None:
     """Make all writes of a verb, or none if one fails, and print the changes.
 
-    then(): records further facts, before anything is printed. wait: whether to wait until the
-    kernel has attached its hooks; None: do not report about this.
+    origin: where a write comes from, for its errors. then(): called after the writes and before
+    anything is printed. wait: True waits until the kernel has attached its hooks, False only says
+    whether it has, None does neither.
     """
     if dry_run:
         check_values(host.tree, writes, origin)
@@ -149,8 +156,8 @@ def commit(
 
 
 def tell_settled(host: Host, wait: bool) -> None:
-    """Wait until the kernel has attached or detached its hooks; print what is not done yet, or why
-    it was refused.
+    """Print a note while the kernel is still attaching or detaching its hooks, and a warning if
+    the module has set a policy back to stock; wait: first wait for the hooks, up to LIMIT_S.
     """
     state = settle(host, _tell, LIMIT_S if wait else 0)
     if state in UNDER_WAY:
@@ -173,7 +180,9 @@ def change(
     origin: Origin = no_origin,
     then: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make all writes, or none if one fails, and record them in the journal."""
+    """Make all writes, or none if one fails, and record them in the journal; return the state of
+    their keys before and after.
+    """
     _mind_experiment(host, writes)
     of_units = any(isinstance(write.key, UnitBinding) for write in writes)
     finish = host.reload_units if of_units else lambda: None
@@ -191,7 +200,7 @@ def change(
 
 
 def _mind_experiment(host: Host, writes: Sequence[Write]) -> None:
-    """Refuse writes that would end an experiment of another user."""
+    """Raise an error if a write touches settings that a running experiment of `ab run` uses."""
     who = running(host.tree) if any(is_ours(write.key) for write in writes) else ""
     if who and has_arms(read_state(host.tree)):
         raise in_the_way(who)
@@ -221,7 +230,7 @@ def _rows(
 
 
 def difference_data(tree: Tree, now: State, target: State) -> list[dict[str, str | None]]:
-    """Return the differences between two states, for JSON."""
+    """Return one entry for each setting that differs between two states, for JSON."""
     keys = changed_keys(now, target)
     paths = cgroups_of(tree, keys)
     return [
@@ -231,7 +240,7 @@ def difference_data(tree: Tree, now: State, target: State) -> list[dict[str, str
 
 
 def difference_rows(tree: Tree, now: State, target: State) -> list[str]:
-    """Return a table of the differences between two states, empty if there are none."""
+    """Return a table of the settings that differ between two states; [] if none does."""
     keys = changed_keys(now, target)
     paths = cgroups_of(tree, keys)
     rows = [

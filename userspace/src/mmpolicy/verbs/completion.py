@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Shell completion; all words are read from the host."""
+"""Shell completion: offers names that exist on this host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from mmpolicy.host.systemd import template_of
 
 STOCK = "stock"
 Words = Iterator[str]
-# A function that returns the possible words, given the parameters and the beginning of a word.
+# A function that yields the possible words; arguments: the tree, the parameters typed before, and
+# the beginning of the word.
 Offer = Callable[[Tree, dict[str, Any], str], Words]
 
 
@@ -39,7 +40,7 @@ def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
-    """Offer the policies of the point until one is typed, and the knobs with their values."""
+    """Offer the policies of the point, unless one is typed already, and its knobs with values."""
     control = Control(tree)
     point = control.point(given["profile"], given["point"])
     chosen = [word for word in given.get("settings") or () if "=" not in word]
@@ -49,7 +50,7 @@ def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _programs(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the names of the loaded BPF policies."""
+    """Offer the names of the BPF policies that are loaded."""
     yield from (each.name for each in programs(tree))
 
 
@@ -62,7 +63,7 @@ def _cgroups(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _units(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the running system services, and the templates of those that are instances."""
+    """Offer the services that run now, and the templates of those that are instances."""
     units = [path.rpartition("/")[2] for path in cgroup_list(tree)
              if re.fullmatch(r"(/[^/]+\.slice)*/[^/]+\.service", path)]  # fmt: skip
     yield from units
@@ -78,7 +79,9 @@ def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
-    """Offer profiles, policies, the knobs of a policy typed before, and the kernel's own knobs."""
+    """Offer the parts of an arm: profiles, policies, knobs of the policies typed before, and knobs
+    of the kernel; before: the finished parts of the word.
+    """
     if not before:
         yield STOCK
     words = [word.partition("=") for word in before.split(",") if word]
@@ -86,7 +89,7 @@ def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
         control = Control(tree)
         points = list(control.points(DEFAULT))
         yield from () if before else control.profiles()
-    except Error:  # the kernel's knobs need no module
+    except Error:  # the module is not loaded; an arm can still have knobs of the kernel
         points = []
     yield from (f"{point.name}={policy}" for point in points for policy in point.policies)
     for point in points:
@@ -98,8 +101,8 @@ def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
 
 
 def _metrics(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
-    """Offer the forms that a metric's source may have, and the keys of sources that
-    are one file.
+    """Offer the prefixes of all sources of metrics, and all names of vmstat, cpu and psi, which can
+    be listed.
     """
     yield from re.findall(r"(?:^|, )(\w+[.:])", FORMS)
     for line in tree.read("/proc/vmstat").splitlines():
@@ -141,8 +144,8 @@ OFFERS: dict[str, Offer] = {
 
 
 def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
-    """Return the words of a kind that begin with `incomplete`; in an arm, only its last part is
-    completed.
+    """Return the words of a kind that begin with `incomplete`. An arm has parts with commas between
+    them, of which only the last is completed.
     """
     tree = Tree(ctx.find_root().params["root"])
     done = incomplete[: incomplete.rfind(",") + 1] if kind == "arm" else ""
@@ -157,7 +160,9 @@ class Bash(BashComplete):
     """Completion for bash, which splits the command line at `=` and `:`."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words typed so far, and the word to complete, rejoined at `=` and `:`."""
+        """Return the words typed so far and the word to complete. Bash has split them at `=` and
+        `:`; this joins them again.
+        """
         typed = os.environ["COMP_WORDS"].split("\n")[1 : int(os.environ["COMP_CWORD"]) + 1]
         words: list[str] = []
         goes_on = False
@@ -172,8 +177,8 @@ class Bash(BashComplete):
         return [word.strip("'\"") for word in args], incomplete.lstrip("'\"")
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return the completions without the part before the last `=` or `:`, which bash takes for
-        an earlier word.
+        """Return the completions without the part up to the last `=` or `:`. Bash takes that part
+        for a word of its own, and would insert it twice.
         """
         items = super().get_completions(args, incomplete)
         begun = re.match(r".*[=:]", incomplete)

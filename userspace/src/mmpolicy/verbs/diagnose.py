@@ -22,7 +22,7 @@ RESULTS = {
     Exit.LACKING: "Policies cannot be switched",
     Exit.DENIED: "Policies cannot be switched by you",
 }
-# checks that are shown on a kernel that cannot load the module
+# names of the checks that still matter on a kernel that can never load the module
 WITHOUT_MODULE = ("kernel", "thp", "left")
 
 
@@ -37,7 +37,7 @@ class Findings(NamedTuple):
     checks: list[Check]
 
     def lines(self) -> Iterator[str]:
-        """Yield the result as lines of text."""
+        """Yield the lines that `doctor` prints."""
         yield f"{self.verdict} (exit {int(self.result)})"
         for line in as_lines(self.works) if self.result != Exit.DONE else ():
             yield from wrapped(line, "  ")
@@ -53,7 +53,9 @@ class Findings(NamedTuple):
 
 
 def look(host: Host, facts: Facts, everything: bool) -> Findings:
-    """Make all checks, and return the result."""
+    """Make all checks of the host, and return the result; everything: keep checks that do not
+    matter on a kernel that can never load the module.
+    """
     from mmpolicy.verbs.fit import check_kernel
 
     checks = [check(facts) for check in (check_kernel, *CHECKS)]

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`explain` and `recommend`: why a process has the folios that it has, and which
-policy suits it.
-"""
+"""`explain` and `recommend`: why a process has folios of its sizes, and which policy suits it."""
 
 from __future__ import annotations
 
@@ -57,13 +55,13 @@ class Address(click.ParamType):
 
 
 class Seen(NamedTuple):
-    """The facts found about a process."""
+    """All that was found out about a process."""
 
     profile: str
     policy: str
     shadow: str
     areas: list[Explained]
-    lost: int
+    lost: int  # decisions that the trace buffer has lost
     reach: Reach
     loaded: bool  # True if the module is loaded
     longest_ms: float  # longest time that a read held the process's mmap_lock
@@ -188,7 +186,9 @@ def recommend(
 
 
 def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: bool) -> None:
-    """Print a manifest with a profile for a process; raise an error if no policy would reach it."""
+    """Print a manifest with a profile for a process. Raise an error if no policy would reach the
+    process, or if there is too little evidence.
+    """
     check_memory(host.tree, pid)
     met = reach(host.tree, pid, override=True)
     if met.barred >= ALL:
@@ -223,8 +223,8 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
 
 
 def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
-    """Print the facts about a process, then raise an error, as no profile can be added without the
-    module.
+    """Print the facts about a process, and then raise an error: without the module, there is no
+    profile to propose.
     """
     whole = all_of(seen.areas)
     lines = [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
@@ -240,7 +240,9 @@ def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
 
 
 def profile_name(comm: str, taken: list[str]) -> str:
-    """Return a free profile name, similar to a program's name."""
+    """Return a profile name made of a program's name: at most 31 characters, with the suffix -2 if
+    the name is taken.
+    """
     name = re.sub("[^a-z0-9_-]", "-", comm.lower()).strip("-_") or "process"
     return f"{name[:27]}-2" if name in (*taken, *NO_PROFILES) else name[:31]
 
@@ -248,7 +250,9 @@ def profile_name(comm: str, taken: list[str]) -> str:
 def _with_profile(
     host: Host, state: State, old: str, name: str, advice: Advice, pid: int
 ) -> tuple[State, str]:
-    """Return the state with a new profile for a process, and the cgroup that it binds, or ""."""
+    """Return the state with a new profile, which is a copy of `old` with the advice, and the cgroup
+    of the process, which is bound to the profile; "" if it has no own cgroup.
+    """
     settings: State = {
         key.of(name): value
         for key, value in settings_of(state, old).items()

@@ -15,7 +15,7 @@ from mmpolicy.host.machine import Host
 from mmpolicy.render import as_json
 from mmpolicy.verbs.options import pass_host
 
-LONG_S = 3600.0
+LONG_S = 3600.0  # the main thread sleeps, while others answer requests
 
 
 def _listen(host: Host, given: str) -> None:

@@ -19,7 +19,7 @@ from mmpolicy.kernel.needs import needs, tried
 from mmpolicy.kernel.unpack import NotReadableError
 from mmpolicy.render import emit, table
 
-PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # paths of a kernel image, by release
+PLACES = ("/boot/vmlinuz-{}", "/lib/modules/{}/vmlinuz")  # where a kernel image is; {}: release
 VERSION, TYPES = "/proc/version", "/sys/kernel/btf/vmlinux"
 DAMAGED = (struct.error, IndexError, ValueError, OverflowError, RecursionError)
 NEEDED_PAGE = 4096
@@ -28,7 +28,9 @@ NEXT = "give the release of an installed kernel, a vmlinuz, a vmlinux or a Debia
 
 
 def _read(tree: Tree, image: str) -> tuple[str, bytes]:
-    """Return the path and the contents of a kernel image, given by its release or its path."""
+    """Return path and contents of a kernel image; image: a release, or a path. Raise a usage error
+    if there is no such file.
+    """
     places = [place.format(image) for place in PLACES] if "/" not in image else []
     found = [place for place in places if tree.exists(place)]
     if found:
@@ -40,7 +42,9 @@ def _read(tree: Tree, image: str) -> tuple[str, bytes]:
 
 
 def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
-    """Return a kernel, and for each point whether it could have it."""
+    """Read a kernel image; return what it is, and for each point whether that kernel could have it.
+    Raise an error if the file is no kernel or is damaged.
+    """
     path, data = _read(tree, image)
     try:
         kernel = kernel_of(data)
@@ -73,7 +77,9 @@ def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
 
 
 def told(kernel: Kernel, points: list[Fit]) -> str:
-    """Return the points that a kernel could have, as text."""
+    """Return as text the points that a kernel could have, and after "without" those that
+    it lacks.
+    """
     there = [each.point + (" (untried)" if _why(kernel, each) else "")
              for each in points if each.status != "lacks"]  # fmt: skip
     rest = [each.point for each in points if each.status == "lacks"]
@@ -82,8 +88,8 @@ def told(kernel: Kernel, points: list[Fit]) -> str:
 
 
 class Points(NamedTuple):
-    """The points that the running kernel could have, as text; if it could have none,
-    the reasons.
+    """The points that the running kernel could have, as text; reasons: why it could have none;
+    known: False if its tables cannot be read, and text then says so.
     """
 
     text: str
@@ -110,8 +116,8 @@ def points_here(facts: Facts) -> Points:
 
 
 def check_kernel(facts: Facts) -> Check:
-    """Check which points the running kernel could have. If the module is loaded, it reports them
-    itself.
+    """Return the check "kernel" of `doctor`: the points that the running kernel could have. If the
+    module is loaded, it gives the release alone, as the module reports its points.
     """
     if facts.loaded:
         return Check("kernel", "ok", facts.release)
@@ -125,7 +131,9 @@ def check_kernel(facts: Facts) -> Check:
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
-    """Print the points that a kernel could have; return DONE if there is one."""
+    """Print the points that a kernel could have; return Exit.DONE if it could have at least one,
+    else Exit.LACKING.
+    """
     kernel, points = look_at(tree, image)
     result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING
     if brief and not want_json:

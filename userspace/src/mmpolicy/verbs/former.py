@@ -13,15 +13,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def say(former: str, name: str) -> None:
-    """Print the new name of an option or verb that was called by its former name."""
+    """Print a warning that an option or verb was called by its former name, with the new one."""
     text = f"mmpolicy: {former} is {name} now; the former name works in this version only"
     click.echo(text, err=True)
 
 
 class _Former(click.Option):
-    """A hidden option under a former name, which passes its value to the option with
-    the new name.
-    """
+    """A hidden option with a former name. Its value goes to the option with the new name."""
 
     def __init__(self, *args: Any, current: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -30,14 +28,14 @@ class _Former(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Store the value under the new option's name; is_eager makes click parse this option
-        first.
+        """Store the value under the new option's name, unless that option was given, too. click
+        parses this option first, as it has is_eager.
         """
         values, mine = cast("dict[str, Any]", opts), str(self.name)
         if mine in values:
             say(self.opts[0], self.current)
             value = values.pop(mine)
-            if isinstance(self.type, click.Choice):  # the value "skip", or the default
+            if isinstance(self.type, click.Choice):  # former "skip" or "fail" is a flag now
                 value = self.type_cast_value(ctx, value) == "skip"
             new = next(str(each.name) for each in ctx.command.params if self.current in each.opts)
             values.setdefault(new, value)
@@ -45,9 +43,9 @@ class _Former(click.Option):
 
 
 def former_option(former: str, current: str, **attributes: Any) -> Callable[[Command], Command]:
-    """Return a decorator by which a command accepts an option by its former name, too.
+    """Return a decorator that lets a command accept the option `current` also as `former`.
 
-    attributes: is_flag, or the type of a value that must be converted.
+    attributes: as for click.option: is_flag, or the type of a value to convert.
     """
     hidden = {"hidden": True, "expose_value": False, "is_eager": True}
     name = "former_" + former.strip("-").replace("-", "_")

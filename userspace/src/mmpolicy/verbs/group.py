@@ -24,16 +24,18 @@ from mmpolicy.render import emit_error
 from mmpolicy.verbs.former import FORMER_VERBS, say
 
 JSON = "--json"
-# Verbs have their whole first sentence in the help; click would cut it and end it with "...".
+# The help shows the whole first sentence of a verb; click would cut it and end it with "...".
 LONG = 1000
 SIGPIPE = SHELL + signal.SIGPIPE
-OUTPUT_REMEDIES = KEEP_REMEDIES | {
+OUTPUT_REMEDIES = KEEP_REMEDIES | {  # exit code and next step if output fails, by errno
     ENOSPC: (Exit.FAILED, "free space where the output goes; the work of the command is done"),
 }
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a module; its objects stay, so looking for garbage among them would only take time."""
+    """Import a Python module. Its objects live until the end, so the garbage collector is told to
+    skip them, which saves start-up time.
+    """
     gc.disable()
     try:
         return import_module(name)
@@ -43,9 +45,9 @@ def _imported(name: str) -> ModuleType:
 
 
 class Group(click.Group):
-    """A group of verbs in titled sections.
+    """A group of verbs, which the help shows in titled sections.
 
-    The file of a verb is imported when the verb is first used, as imports take most of the
+    The Python file of a verb is imported when the verb is first used: imports take most of the
     start-up time.
     """
 
@@ -54,14 +56,14 @@ class Group(click.Group):
     ) -> None:
         super().__init__(*args, **attributes)
         self.groups = groups
-        # file in verbs/, by the verb's name
+        # Python module in verbs/, by name of the verb
         self.verbs = {name: file for verbs in groups.values() for name, file in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self.verbs)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a verb, or None if it does not exist."""
+        """Return a verb, imported if necessary; None if there is no verb of that name."""
         if name in self.verbs and name not in self.commands:
             module = _imported(f"mmpolicy.verbs.{self.verbs[name]}")
             commands = [each for each in vars(module).values() if isinstance(each, click.Command)]
@@ -85,7 +87,9 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb with the given name, or raise an error that suggests a similar one."""
+        """Return the verb that the first word names; raise an error with a similar name if there is
+        none. A former name works, with a warning.
+        """
         if args[0] in FORMER_VERBS:
             former, args = args[0], [FORMER_VERBS[args[0]], *args[1:]]
             say(former, args[0])
@@ -98,7 +102,7 @@ class Verbs(Group):
     """The whole command. With --json, it prints errors as JSON, too."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb, and flush its output here, so that errors of printing are caught."""
+        """Run the verb, and flush its output here, so that an error of printing is handled here."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -112,9 +116,11 @@ class Verbs(Group):
         return result
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
-        """Run as click does, but print any error as one or two lines, or as JSON."""
+        """Run the command as click does, but print every error as one or two lines, or as JSON, and
+        end the process with its exit code.
+        """
         for name in ("stdout", "stderr"):
-            if getattr(sys, name) is None:  # it was closed when this command started
+            if getattr(sys, name) is None:  # the file was closed before this command started
                 setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (until the end)
         words = list(sys.argv[1:] if args is None else args)
         run: Callable[..., Any] = super().main
@@ -137,7 +143,7 @@ class Verbs(Group):
             from mmpolicy.verbs.libraries import lacking
 
             code = self._tell(words, lacking(err) or _internal(err))
-        except Exception as err:  # last resort, so that users see no traceback
+        except Exception as err:  # a bug: users see one line of text, and no traceback
             code = self._tell(words, _internal(err))
         code = code if isinstance(code, int) else 0
         if args is None:
@@ -152,7 +158,7 @@ class Verbs(Group):
         return err.exit_code
 
     def _name_of(self, words: Sequence[str]) -> str:
-        """Return the full name of the verb that these words call, such as `profile create`."""
+        """Return the full name of the verb in a command line, such as `profile create`."""
         names: list[str] = []
         group: click.Command = self
         for word in words:
@@ -164,7 +170,9 @@ class Verbs(Group):
 
 
 def _say_what_can_be(ctx: click.Context, err: Error) -> None:
-    """Add to the error "module not loaded" what this host can do without the module."""
+    """Extend the error "the module is not loaded" if loading is impossible here: say why, and what
+    works without the module.
+    """
     from mmpolicy.verbs.here import without_module
 
     verdict = without_module(ctx.obj)
@@ -174,19 +182,19 @@ def _say_what_can_be(ctx: click.Context, err: Error) -> None:
 
 
 def _end(code: int) -> None:
-    """End this process at once: Python would first free each object, which takes 10 ms."""
+    """End this process at once; a normal end would first free all objects, which takes 10 ms."""
     os._exit(code)
 
 
 def _print_no_more() -> None:
-    """Discard further output, after a reader has closed the pipe."""
+    """Send further output to /dev/null, as the reader has closed the pipe."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)
     os.close(null)
 
 
 def _internal(err: Exception) -> Error:
-    """Return the error for a bug in this command, with file and line."""
+    """Return the error that reports a bug in this command, with its file and line."""
     place = traceback.extract_tb(err.__traceback__)[-1]
     text = f"internal error: {type(err).__name__}: {err} (in {place.filename}:{place.lineno})"
     return Error(

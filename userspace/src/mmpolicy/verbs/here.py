@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""What this host can do with policies and without them, and the next step."""
+"""What this host can do, with policies and without them, and the next step that `doctor` prints."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ OUTSIDE = "run the command on the host itself, not in a container"
 
 
 class Verdict(NamedTuple):
-    """Whether this kernel can have policies, as text, and the next step."""
+    """Whether this kernel can have policies, as text, and the next step to get them or to do
+    without.
+    """
 
     text: str
     next_step: str
-    never: bool = False  # True if this kernel can never have the module
+    never: bool = False  # True if the module can never be loaded on this kernel
 
 
 class Verb(NamedTuple):
-    """A verb that needs no module; if it does not work on this host, the reason and
-    the next step.
+    """A verb that works without the module. If this host lacks what the verb needs, why_not and
+    next_step are set.
     """
 
     name: str
@@ -39,8 +41,8 @@ class Verb(NamedTuple):
 
 
 def without_module(host: Host) -> Verdict:
-    """Return whether this host could load the module, and the next step, by features of the
-    kernel.
+    """Return whether this host could load the module, and the next step. The answer comes from the
+    features of the kernel and the files of the module; nothing is loaded.
     """
     facts = Facts(host)
     points = points_here(facts)
@@ -62,7 +64,7 @@ def without_module(host: Host) -> Verdict:
 
 
 def verbs_here(host: Host) -> list[Verb]:
-    """Return all verbs that need no module, in the order of a typical session."""
+    """Return all verbs that need no module, in the order in which a user would try them."""
     needs_root = () if host.tree.is_root() else ("needs root", AS_ROOT)
     read_only = () if host.tree.writable(f"{THP}/enabled") else (f"{THP} is read-only", OUTSIDE)
     library = next((each for each in ("numpy", "scipy") if not _is_there(each)), "")
@@ -82,14 +84,14 @@ def verbs_here(host: Host) -> list[Verb]:
 def _is_there(library: str) -> bool:
     try:
         return find_spec(library) is not None
-    # find_spec() raises this for a library that cannot be imported
+    # find_spec() raises ValueError for a library that is half imported
     except ValueError:
         return False
 
 
 def _no_trim(host: Host) -> tuple[()] | tuple[str, str]:
     """Return why `trim` is impossible on this host, and the first step that its error suggests; ()
-    if it is possible.
+    if `trim` is possible.
     """
     try:
         check_possible(host.tree)
@@ -107,7 +109,9 @@ def _no_collapse(host: Host) -> tuple[()] | tuple[str, str]:
 
 
 def as_lines(verbs: list[Verb]) -> list[str]:
-    """Return lines with the verbs that work on this host, and the other verbs by reason."""
+    """Return a line with the verbs that work on this host, and a line for each reason why others do
+    not.
+    """
     works = ", ".join(each.name for each in verbs if not each.why_not)
     found = [f"What works here without the module: {works}"]
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -121,7 +125,7 @@ def as_lines(verbs: list[Verb]) -> list[str]:
 
 
 def as_data(verbs: list[Verb]) -> dict[str, Any]:
-    """Return the verbs for JSON."""
+    """Return the names of the verbs that work, and why others do not, for JSON."""
     lacks = [each for each in verbs if each.why_not]
     return {
         "works": [each.name for each in verbs if not each.why_not],

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Apply settings while a command measures, and restore the former ones whatever ends it."""
+"""Apply settings while a command measures, and restore the former ones, whatever ends the
+command.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ from mmpolicy.control.experiment import BENCH, LOCK
 from mmpolicy.errors import Error, Exit
 from mmpolicy.host.machine import Host
 
-PATIENCE_S = 0.5  # seconds to wait for another process that is about to end
+PATIENCE_S = 0.5  # seconds to wait for a process that is just giving up the lock
 
 
 class Settings(Protocol):
-    """Settings that can be applied and then restored."""
+    """Settings that in_force() applies, and then restores."""
 
     def set_up(self) -> None:
         """Apply the settings."""
 
     def restore(self) -> str:
-        """Restore the former settings. Return a warning, or ""."""
+        """Restore the former settings; return a warning as text, or ""."""
 
 
 @contextmanager
 def in_force(host: Host, settings: Settings, alone: bool) -> Iterator[None]:
-    """Apply settings for the time of a `with` block. alone: under the lock, as the settings are
-    host-wide.
+    """Apply settings for the time of a `with` block, and restore the former ones after it.
 
-    Raises Error if another program changes one of them meanwhile.
+    alone: the settings are host-wide, so take the lock of experiments. Raise Error if another
+    program changes one of the settings meanwhile.
     """
     holder = f"{BENCH}{os.getpid()}"
     with host.tree.locked(LOCK, holder, PATIENCE_S) if alone else nullcontext():

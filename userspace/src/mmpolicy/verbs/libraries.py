@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmpolicy.errors import Error, Exit
 
-# package to install, by imported module; scipy includes numpy
+# Name of the package to install, by imported module; scipy installs numpy, too.
 PACKAGES = {
     "numpy": "scipy",
     "scipy": "scipy",
@@ -18,14 +18,14 @@ PACKAGES = {
     "jinja2": "jinja2",
     "markupsafe": "jinja2",
 }
-DISTRIBUTION = "/usr"  # sys.prefix of a Python for which the distribution has packages
-NEW_ENOUGH = (3, 11)  # distributions with an older Python have a scipy that is too old, too
+DISTRIBUTION = "/usr"  # sys.prefix of the Python of a distribution, which packages libraries for it
+NEW_ENOUGH = (3, 11)  # a distribution with an older Python packages a scipy that is too old
 INSTALLERS = {"apt": "reinstall", "dnf": "reinstall", "zypper": "install --force"}
 
 
 def lacking(err: ImportError) -> Error | None:
-    """Return the error for a library that cannot be imported; None if this command itself has the
-    bug.
+    """Return the error to show for a library that cannot be imported, with the way to install it;
+    None if the import failed in mmpolicy's own code, which is a bug.
     """
     name = (err.name or "").partition(".")[0]
     if isinstance(err, ModuleNotFoundError) and name in PACKAGES:
@@ -35,7 +35,7 @@ def lacking(err: ImportError) -> Error | None:
     if not name:
         return None
     cause: BaseException = err
-    # a library may raise its own error with long advice, which hides the loader's error
+    # a library may replace the loader's error by its own with long advice: take the first one
     while cause.__cause__:
         cause = cause.__cause__
     why = str(cause).strip().partition("\n")[0]
@@ -47,7 +47,7 @@ def lacking(err: ImportError) -> Error | None:
 
 
 def _importing(err: ImportError) -> str:
-    """Return the library whose own import failed, by the files in the traceback, or ""."""
+    """Return the library whose own files failed to import, as the traceback shows; "" if none."""
     for frame in traceback.extract_tb(err.__traceback__):
         for folder in Path(frame.filename).parts[:-1]:
             if folder in PACKAGES:
@@ -56,7 +56,7 @@ def _importing(err: ImportError) -> str:
 
 
 def how_to_get(library: str, again: bool = False) -> str:
-    """Return the command that installs a library for the running Python. again: reinstall it."""
+    """Return the command line that installs a library for the running Python; again: reinstall."""
     package = PACKAGES[library]
     force = "--force-reinstall " if again else ""
     if sys.prefix != sys.base_prefix:

@@ -34,7 +34,9 @@ KNOB_COLUMNS = ("POINT", "POLICY", "KNOB", "VALUE", "RANGE", "DEFAULT", "UNIT", 
 
 
 def _reasons(lacks: dict[str, str]) -> str:
-    """Return the policies that this kernel lacks, as text, grouped by reason."""
+    """Return as text the policies that this kernel lacks, grouped by reason; lacks: reason by
+    name.
+    """
     names: dict[str, list[str]] = {}
     for name, reason in lacks.items():
         names.setdefault(reason, []).append(name)
@@ -68,7 +70,9 @@ def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]
 
 
 def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
-    """Print each profile's decision points, and the active and other policies of each point."""
+    """Print all points of all profiles, with the active policy and the other policies of each;
+    more: further facts for JSON.
+    """
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]
     data = {**more, "state": control.state, "profiles": _point_data(tree, points)}
@@ -126,7 +130,7 @@ def _about(told: dict[str, Any] | None) -> tuple[object, ...]:
 
 
 def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
-    """Return the memory of a process, and of the cgroup that its memory is charged to."""
+    """Return the memory of a process, and of the cgroup that the memory is charged to, if any."""
     memory, cgroup = [memory_of_process(tree, pid, holds)], Charged(tree).name(pid)
     if cgroup != "/" or cgroup_of(tree, pid):
         memory.append(memory_of_cgroup(tree, cgroup, holds))
@@ -134,8 +138,8 @@ def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
 
 
 def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[Memory]]:
-    """Return the profile that decides for a process, and the memory of the process
-    and its cgroup.
+    """Return the data for a process: the profile that decides for it, and its memory with that of
+    its cgroup, also as a list.
     """
     memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)

@@ -49,12 +49,12 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.targets import warn_if_slowed
 
-CPU = 3.0  # percent
-PROCESS = "process "
+CPU = 3.0  # CPU budget in percent of one CPU, if neither --cpu nor a manifest says more
+PROCESS = "process "  # prefix of the name of a --pid, to tell it from a unit
 READ_S = 60.0  # seconds between two reads of the manifests
 TOLD_S = 3600.0  # seconds between two lines in the system log
 STEP_S = 1.0  # longest sleep in seconds, so that signals are handled in time
-WORTH_KIB = 1024  # least kB of memory left as it was that is reported
+WORTH_KIB = 1024  # least kB, per cause, of memory left as it was that is printed
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,9 @@ def maintain(host: Host, **options: Any) -> None:
 
 @contextmanager
 def _alone(tree: Tree) -> Iterator[None]:
-    """Hold the lock of `maintain`; if another one runs, raise an error that says how to end it."""
+    """Hold the lock of `maintain`; if another one holds it, raise an error that says how to end
+    that process.
+    """
     with ExitStack() as stack:
         try:
             stack.enter_context(tree.locked(LOCK, f"{HOLDER}{os.getpid()}"))
@@ -186,12 +188,12 @@ class Keeper:
         self._check()
         if not pressure.known:
             self._say(
-                "note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"
+                "note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run"
             )
 
     def _check(self) -> None:
-        """Raise an error if this host can neither collapse nor trim; warn if it cannot do one of
-        them.
+        """Raise an error if this host can neither collapse nor trim; print a line if it can do
+        only one of them.
         """
         no_trim, no_collapse = self._maintainer.no_trim, self._maintainer.no_collapse
         if no_trim and no_collapse:
@@ -202,8 +204,8 @@ class Keeper:
             self._say(f"maintain makes no 2 MB pages on this host: {no_collapse}")
 
     def _read(self) -> None:
-        """Read the names of the services to work for; if manifests list them, this is done
-        repeatedly.
+        """Read the names of the services to work for, from the options or from the manifests; the
+        manifests are read again every READ_S.
         """
         given = self._given
         names = [*given.units, *given.cgroups, *(f"{PROCESS}{pid}" for pid in given.pids)]
@@ -219,8 +221,8 @@ class Keeper:
         self._works = {name: self._works.get(name) or Work(name) for name in names}
 
     def _of_manifests(self) -> tuple[float | None, list[str]]:
-        """Return CPU budget and names from the host's manifests; invalid files are skipped with a
-        warning.
+        """Return CPU budget and names of services from the host's manifests. An invalid file is
+        skipped with a warning; if the whole cannot be read, the present names stay.
         """
         broken = set[str]()
         manifest = host_manifest(self._host.tree, lambda err: broken.add(err.message))
@@ -239,8 +241,8 @@ class Keeper:
         return wanted.cpu, wanted.services
 
     def _check_names(self) -> None:
-        """Raise an error for a name that cannot belong to a cgroup. A stopped service is accepted,
-        as it may start later.
+        """Raise an error for an option that names no process, cgroup or unit of this host. A
+        stopped service is accepted, as it may start later.
         """
         for pid in self._given.pids:
             check_memory(self._host.tree, pid)
@@ -262,13 +264,13 @@ class Keeper:
             return []
 
     def check_end(self) -> None:
-        """With --once, raise an error if the work ended before all of it was done."""
+        """With --once, raise an error if pressure or another limit ended the work early."""
         if self._given.once and self._maintainer.waits and not self._caught:
             text = f"maintain --once stopped before the end: {self._maintainer.waits}"
             raise Error(text, Exit.FAILED, "mmpolicy collapse explains this, and says what to do")
 
     def _forbids(self) -> Callable[[int], str]:
-        """Return a function that returns the profile, as text, that forbids 2 MB pages for a
+        """Return a function of a pid: it returns as text which profile forbids 2 MB pages for the
         process, or "".
         """
         tree = self._host.tree
@@ -311,10 +313,10 @@ class Keeper:
             self._rest(self._maintainer.every_s)
 
     def _rest(self, least_s: float = 0.0) -> None:
-        """Sleep for a time, and until the CPU time used is within the budget again.
+        """Sleep for least_s seconds, and longer until the CPU time used is within the budget.
 
-        The checks of many services alone may exceed the budget, so they are followed by a pause,
-        too.
+        A signal ends the sleep. It also follows rounds that changed nothing, as the checks of many
+        services alone may exceed the budget.
         """
         host = self._host
         end = self._began + self._used() / (self._cpu / 100)
@@ -348,7 +350,7 @@ class Keeper:
             click.echo(line)
 
     def _tell(self, name: str, text: str) -> None:
-        """Print an event, and write it to the system's log."""
+        """Print an event, and write it to the system log; name: the service, or ""."""
         line = f"{name}: {text}" if name else text
         self._say(line)
         self._host.log(f"maintain: {line}")

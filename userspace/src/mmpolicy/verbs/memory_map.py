@@ -27,10 +27,10 @@ from mmpolicy.verbs.options import (
     pass_host,
 )
 
-LONG_KIB = 256 << 10  # least kB for which the progress is shown, as reading may take seconds
-SECONDS = 60.0  # time limit in seconds; a heap of some hundred GiB, or a sparse one, takes longer
+LONG_KIB = 256 << 10  # the progress is shown from this many kB on, as reading them takes seconds
+SECONDS = 60.0  # default time limit; a heap of some hundred GiB, or a sparse one, takes longer
 LATE = "memory for which there was no time"
-# least kB of memory not shown that is reported; smaller counters are not exact
+# Smaller amounts of memory that is not shown, in kB, are not reported: the counters are not exact.
 WORTH_KIB = 1024
 
 
@@ -46,12 +46,15 @@ def _summary(areas: list[Area]) -> list[str]:
 
 
 def not_shown(areas: list[Area], sizes: Sizes, files: bool, stopped: bool) -> dict[str, int]:
-    """Return the memory that the picture does not show, in kB by kind."""
+    """Return how much memory of the process the picture lacks, in kB by kind.
+
+    files: whether it shows files. stopped: whether reading ended at the time limit.
+    """
     resident = sum(total.pages for total in totals(areas).values()) * PAGE >> 10
     pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)
     wanted = sizes.anon + sizes.shared + (sizes.file if files else 0)
     rest = {
-        "files": 0 if files else sizes.file,  # --files shows these
+        "files": 0 if files else sizes.file,  # shown only with --files
         "hugetlb": pools,
         LATE if stopped else "other private or shared memory": max(wanted - resident, 0),
     }
@@ -112,7 +115,7 @@ class Progress:
         self._began, self.stopped = host.clock(), False
 
     def goes_on(self, pages: int) -> bool:
-        """Record that pages were read, and return whether time is left."""
+        """Add pages that were read to the progress; return False once the time limit is reached."""
         self._done_kib += pages * PAGE >> 10
         percent = min(100 * self._done_kib // max(self._kib, 1), 99)
         if self._kib >= LONG_KIB and percent > self._percent:
@@ -122,7 +125,7 @@ class Progress:
         return not self.stopped
 
     def end(self) -> None:
-        """End the progress line."""
+        """Print the last progress line, if any was printed."""
         if self._percent:
             self._show(self._percent if self.stopped else 100, is_last=True)
 

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def _check_options(kmod: Kmod, options: Sequence[str]) -> None:
-    """Refuse parameters that the module does not have; the kernel would silently ignore them.
-
-    A stub module has no parameters; there, the kernel's own error when loading it is clearer.
+    """Raise a usage error for parameters that the module does not have, as the kernel would ignore
+    them silently. A module file without parameters is a stub that refuses to load; its error at
+    loading tells more, so its options are not checked.
     """
     info = kmod.info(MODULE)
     known = {value.partition(":")[0] for key, value in info if key in ("parm", "parmtype")}

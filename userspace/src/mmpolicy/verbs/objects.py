@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Load object files of BPF policies by the helper program, and record their paths."""
+"""Load object files of BPF policies by the helper program, and record where the files are."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ def run_object(
     timeout: float = TIMEOUT_S,
     want_log: bool = False,
 ) -> str:
-    """Run the helper program on an object file; return the name of its policy.
+    """Run the helper program on an object file; return the name of the policy in it. Raise an error
+    if the kernel's verifier refuses the program.
 
-    words: the verb of the helper, and optionally the name that the policy must have.
+    words: the verb of the helper, and optionally the name that the policy must have. data: the
+    contents of the file. timeout: seconds.
     """
     check_loaded(host.tree)
     check_available(host.tree)
@@ -49,7 +51,9 @@ def run_object(
 
 
 def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
-    """Return a policy that was just loaded, and record the path of its object file."""
+    """Return the policy that was just loaded. Record the path of its object file, for `save`; if
+    that fails, print a message.
+    """
     (found,) = [each for each in programs(host.tree) if each.name == name]
     try:
         keep_source(host.tree, found, source)
@@ -60,15 +64,17 @@ def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
 
 
 def load_again(host: Host, verb: str, name: str, source: Source) -> None:
-    """Load a policy again from its recorded object file, or replace the loaded one."""
+    """Load a policy from the object file that a manifest or the record names; verb: load, or
+    replace for a policy that is loaded.
+    """
     data = read_source(source)
     run_object(host, [verb, name], source.file, data)
     loaded_as(host, verb, name, source)
 
 
 def not_to_be_loaded(tree: Tree) -> Iterator[str]:
-    """Yield a line for each loaded policy that a manifest of the present state could not load
-    again.
+    """Yield a line for each loaded policy that could not be loaded again by the manifest that
+    `save` writes.
     """
     for name, source in sources(tree).items():
         if not source:

@@ -24,8 +24,8 @@ Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def completer(kind: str) -> Completer:
-    """Return the shell completion for a kind of word; its code is imported only when
-    a shell asks.
+    """Return the shell completion for words of a kind, such as "point". The code is imported only
+    when a shell asks, as it would slow every start.
     """
 
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -57,8 +57,8 @@ class Levels(click.ParamType):
 
 
 class Preset(click.Choice):
-    """A parameter type: the name of a preset. The folder of presets is read only for a given name
-    or for help.
+    """A parameter type: the name of a preset. The names are read from their folder only if the
+    option is given, or for help.
     """
 
     case_sensitive = True
@@ -74,7 +74,7 @@ class Preset(click.Choice):
 
 
 class Number(click.FloatRange):
-    """A parameter type: a number within bounds; nan and infinity are refused."""
+    """A parameter type: a number within bounds; nan and infinity are refused with an error."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -107,7 +107,7 @@ class Seconds(click.ParamType):
 
 
 class Share(click.ParamType):
-    """A parameter type: a percentage of the blocks, such as 2 or 2%."""
+    """A parameter type: a percentage of the blocks between 0.5 and 10, such as 2 or 2%."""
 
     name = "percent"
     least, most = 0.5, 10.0
@@ -167,7 +167,7 @@ reserve_option = click.option(
 
 
 def max_pressure_option(reaction: str) -> Callable[[F], F]:
-    """Return the option --max-pressure; `reaction` begins its help text."""
+    """Return the option --max-pressure; reaction: the words that begin its help text."""
     return click.option(
         "--max-pressure", type=Percent(min=0), default=10.0, show_default=True,
         metavar="PERCENT",
@@ -176,7 +176,9 @@ def max_pressure_option(reaction: str) -> Callable[[F], F]:
 
 
 def max_stop_option(reaction: str) -> Callable[[F], F]:
-    """Return the option --max-stop, the limit for one collapse; `reaction` begins its help text."""
+    """Return the option --max-stop, the limit of one collapse in ms; reaction: the words that begin
+    its help text.
+    """
     return click.option(
         "--max-stop", type=Number(min=0, min_open=True), default=20.0,
         show_default=True, metavar="MS",
@@ -185,8 +187,10 @@ def max_stop_option(reaction: str) -> Callable[[F], F]:
 
 
 def ask(agreed: bool, other: str = "") -> None:
-    """Ask on the terminal whether to begin; raise an error if not. Without a terminal, the error
-    names --yes.
+    """Ask on the terminal whether to begin; raise an error unless the answer is yes. Without a
+    terminal, the error names --yes.
+
+    agreed: do not ask. other: further words for that error.
     """
     if agreed:
         return

@@ -22,18 +22,18 @@ from mmpolicy.render import wrapped
 from mmpolicy.verbs.here import as_lines, verbs_here, without_module
 
 MOST = 3  # number of cgroups that are named
-MANY = 500  # most cgroups that are read, as reading one memory.stat may take a millisecond
-LITTLE = 32 << 20  # a cgroup with fewer bytes in huge pages is not shown
+MANY = 500  # cgroups that are read at most, as reading one memory.stat may take a millisecond
+LITTLE = 32 << 20  # bytes in huge pages from which on a cgroup is shown
 MIB = 1 << 20
 
 
 def overview(host: Host) -> Iterator[str]:
-    """Yield the settings, the largest users of huge pages, the verbs that work, and
-    the next step.
+    """Yield the lines of the screen: notices, settings, the largest users of huge pages, the verbs
+    that work, and the next step.
     """
     tree = host.tree
     warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
-    # with the module, `status` has printed the notices before
+    # with the module loaded, the caller runs `status` first, which prints the notices
     told = [] if tree.is_dir(CONTROL) else notice_lines(tree)
     drift = drifted(tree)
     if drift and drift not in notices(tree):
@@ -49,16 +49,16 @@ def overview(host: Host) -> Iterator[str]:
 
 
 def exit_of(host: Host) -> int:
-    """Return Exit.DRIFT if the folio sizes in sysfs are left over from an experiment or a trial,
-    else Exit.DONE.
+    """Return Exit.DRIFT if a killed run has left folio sizes in sysfs changed, or if only some of
+    the sizes that the last trial keeps are still in force; else Exit.DONE.
 
-    Sizes that a trial has kept on purpose are not left over.
+    Sizes that a trial keeps on purpose, all of them, are no drift.
     """
     return int(Exit.DRIFT if drifted(host.tree) else Exit.DONE)
 
 
 def _settings(tree: Tree) -> Iterator[str]:
-    """Yield the settings of huge pages, without sizes that are set to never."""
+    """Yield the line with the settings of huge pages; sizes set to never are only summed up."""
     if not tree.is_dir(THP):
         yield "huge pages: this kernel makes none (no CONFIG_TRANSPARENT_HUGEPAGE)"
         return
@@ -66,12 +66,12 @@ def _settings(tree: Tree) -> Iterator[str]:
              if tree.exists(f"{THP}/{name}")]  # fmt: skip
     modes = {size: each["set"].get("enabled", "never") for size, each in sizes(tree).items()}
     on = [f"{size}={mode}" for size, mode in modes.items() if mode != "never"]
-    rest = "all other sizes never" if modes else "no other size, as before Linux 6.8"
+    rest = "all other sizes never" if modes else "no other sizes, which need Linux 6.8"
     yield f"huge pages: {', '.join([*words, *on, rest])}"
 
 
 def _users(tree: Tree) -> Iterator[str]:
-    """Yield a line with the cgroups that have the most memory in huge pages."""
+    """Yield the line with the cgroups that have the most memory in huge pages, if there are any."""
     found = nlargest(MOST, _cgroups(tree))
     named = [f"{path} {huge // MIB} of {memory // MIB} MiB" for huge, memory, path in found]
     if named:
@@ -82,8 +82,8 @@ def _users(tree: Tree) -> Iterator[str]:
 
 
 def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
-    """Yield memory in huge pages and all memory, in bytes, of each cgroup down to the second
-    level.
+    """Yield memory in huge pages and all memory, both in bytes, and path, of cgroups of the first
+    two levels. A cgroup with children is left out, as it includes them.
     """
     try:
         mount = cgroup_mount(tree)

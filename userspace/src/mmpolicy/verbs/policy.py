@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`policy`: policies that are BPF programs."""
+"""`policy`: load, unload and show policies that are BPF programs."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from mmpolicy.verbs.options import (
 
 OBJECT = click.Path(path_type=Path, dir_okay=False, exists=True)
 NAME = re.compile(r"[a-z0-9_]{1,15}")
-# lines of skeleton.bpf.c that are printed as next steps
+# in skeleton.bpf.c: the command lines in its comment, which `policy new` prints as next steps
 NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)
-# seconds to wait for the kernel's grace periods, and seconds between checks
+# Freed programs go away after the kernel's grace periods: seconds to wait, and between two checks.
 PATIENCE_S, STEP_S = 5.0, 0.1
 name_argument = click.argument("name", shell_complete=completer("program"))
 timeout_option = click.option(
@@ -56,7 +56,7 @@ verify_option = click.option(
 
 
 def takes_object(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the argument for an object file, and the options to load it."""
+    """Return a command with the argument for an object file, and the options of its loading."""
     for option in (pass_host, json_option, verify_option, log_option, timeout_option):
         command = option(command)
     return click.argument("file", type=OBJECT)(command)
@@ -259,7 +259,7 @@ def unload(
 
 
 def _which(tree: Tree, name: str | None) -> list[Program]:
-    """Return the policies to unload: the named one, or all that are loaded."""
+    """Return the policies to unload: the named one, or all that are loaded if name is None."""
     if not name:
         return programs(tree)
     check_loaded(tree)
@@ -275,7 +275,7 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
     if users:
         text = f"the policy {name} is in use by: {', '.join(users)}"
         raise Error(
-            text, Exit.REFUSED, "set another policy there, or give --force, which sets stock"
+            text, Exit.REFUSED, "set another policy for them, or give --force, which sets stock"
         )
     if not tree.exists(_pin(program)):
         text = (
@@ -288,13 +288,17 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
 
 
 def _keeps_module(tree: Tree) -> bool:
-    """Return whether the kernel still holds the module after its last BPF policy was freed."""
+    """Return whether a freed BPF policy still holds a reference to the module. False if other
+    policies are loaded, as they hold it anyway.
+    """
     path = f"{MODULE_DIR}/refcnt"
     return not programs(tree) and tree.exists(path) and tree.read(path) != "0"
 
 
 def _wait(host: Host, names: list[str]) -> None:
-    """Wait until the kernel has freed the policies, and after the last one also the module."""
+    """Wait until the kernel has freed these policies, and, after the last policy, its reference to
+    the module. Raise an error if policies are left after PATIENCE_S.
+    """
     end = host.clock() + PATIENCE_S
     while True:
         left = [each.name for each in programs(host.tree) if each.name in names]

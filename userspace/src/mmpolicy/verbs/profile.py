@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`profile`: named sets of policies, one for each kind of workload."""
+"""`profile`: list, show, create and delete profiles, which are named sets of policies."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ def profile() -> None:
 
 
 def policies_of(state: State, name: str) -> dict[str, str]:
-    """Return the active policy of each point in a profile."""
+    """Return the active policy of each point in a profile, by point."""
     return {key.point: value for key, value in settings_of(state, name).items() if key.is_choice}
 
 
 def bound_to(state: State, name: str, paths: dict[str, str]) -> dict[str, list[Any]]:
-    """Return the cgroups, by path, and the processes that are bound to a profile."""
+    """Return the cgroups (paths) and the processes (pids) that are bound to a profile; paths: by
+    id.
+    """
     bound = bindings_of(state, name)
     ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
     pids = sorted(key.number for key in bound if isinstance(key, ProcessBinding))
@@ -154,7 +156,7 @@ def delete_profile(host: Host, name: str, force: bool, dry_run: bool, want_json:
 
 
 def _refuse_used(tree: Tree, state: State, name: str) -> None:
-    """Raise an error that names the users of a profile, as the kernel would return just EBUSY."""
+    """Raise an error that names what still uses a profile: the kernel would only return EBUSY."""
     bound = bound_to(state, name, cgroups_of(tree, state))
     users = [f"--cgroup {path}" for path in bound["cgroups"]]
     users += [f"--pid {pid}" for pid in bound["pids"]]

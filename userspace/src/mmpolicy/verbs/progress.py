@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The display of `ab run`: lines of text, or on a terminal a progress bar with the estimates
-below.
+"""Displays of the progress of `ab run`: plain lines, or on a terminal a progress bar with the
+estimates of each metric below it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """Prints each message and each block as a line."""
+    """Prints each message, and the begin of each block, as a line on standard error."""
 
     def say(self, line: str) -> None:
         click.echo(line, err=True)
@@ -29,11 +29,11 @@ class Lines:
         self.say(progress.line())
 
     def tick(self, left_s: float) -> None:
-        """Do nothing, as one line per block is enough."""
+        """Do nothing: the line for each block is enough."""
 
 
 class Screen:
-    """Shows a progress bar, and one line for each metric."""
+    """Shows a progress bar on the terminal, and below it one line for each metric."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
@@ -71,8 +71,8 @@ class Screen:
 
 
 class Quiet:
-    """Passes messages on to another display until its output is closed; the run goes on without
-    it.
+    """Passes messages on to another display. If its terminal or pipe is closed, messages are
+    dropped from then on, so that the run goes on.
     """
 
     def __init__(self, shown: Display | None = None) -> None:
@@ -106,7 +106,7 @@ class Quiet:
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """Yield the display for standard error."""
+    """Yield the display for standard error: a bar if it is a terminal, else lines."""
     if not sys.stderr.isatty():
         yield Quiet(Lines())
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Warnings about processes that no policy reaches, for the verbs that bind or compare."""
+"""Warnings about processes that policies do not reach, for verbs that bind or compare."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.reach import Reach, reach_of
 
 POINT, OVERRIDE = "anon_order", "override_madvise"
-LARGEST, SHOWN = 16, 3  # number of processes that are checked, and of lines that are printed
+LARGEST, SHOWN = 16, 3  # only the largest processes are checked; number of lines that are printed
 
 
 def overrides(state: State, profile: str) -> bool:
-    """Return whether a profile's policy also decides for memory that asks for huge pages."""
+    """Return whether a profile has override_madvise=1: its policy then also decides for memory with
+    MADV_HUGEPAGE.
+    """
     return state.get(Setting(profile, POINT, "", OVERRIDE)) == "1"
 
 
 def is_asked(state: State, profile: str) -> bool:
-    """Return whether a profile has a policy or a shadow policy for large folios."""
+    """Return whether a profile has a policy for large folios, or a shadow policy; else nothing asks
+    about its processes.
+    """
     settings = settings_of(state, profile)
     return any(
         key.point == POINT and (key.is_choice or key.is_shadow) and value != key.off
@@ -33,7 +37,9 @@ def is_asked(state: State, profile: str) -> bool:
 
 
 def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
-    """Return the PIDs of all processes that some bindings apply to."""
+    """Return the pids of all processes that the bindings apply to, each once; those of a cgroup
+    include its descendants.
+    """
     found, paths = list[int](), dict[str, str]()
     for key in keys:
         if not isinstance(key, CgroupBinding):
@@ -46,40 +52,44 @@ def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
 
 
 def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
-    """Return a line for each reason in each process, the largest processes first, and a count of
-    the rest.
+    """Return a line for each reason in each process, at most `most` lines, and then a line that
+    counts the others; found: the largest processes first.
     """
     lines = [line for each in found for line in each.lines()]
     rest = len(lines) - most
-    more = f"and {rest} more processes of this kind; mmpolicy explain PID shows those of a process"
+    more = f"and {rest} more lines of this kind; mmpolicy explain PID shows those of a process"
     return lines[:most] + [more] * (rest > 0)
 
 
 def warn_of(tree: Tree, keys: Sequence[Binding], profile: str) -> None:
-    """Print warnings about processes just bound that a policy for large folios does not reach."""
+    """Print a warning about each process just bound that the profile's policy for large folios does
+    not reach.
+    """
     try:
         state = read_state(tree) if keys else {}
         if not is_asked(state, profile):
             return
         override = overrides(state, profile)
         found = reach_of(tree, pids_of(tree, keys), LARGEST, override=override)
-    except Error:  # the bound cgroup or process no longer exists
+    except Error:  # the cgroup or process has ended since it was bound
         return
     warn(found)
 
 
 def reach_in(tree: Tree, scopes: Iterable[str], **more: bool) -> list[Reach]:
-    """Return what policies cannot reach in the largest processes of some cgroups."""
+    """Return what policies cannot reach in the largest processes of some cgroups; more: options of
+    reach_of().
+    """
     pids: list[int] = []
     try:
         for scope in scopes:
             pids += [int(pid) for pid in cgroup_pids(tree, scope)]
-    except Error:  # an invalid name is reported elsewhere
+    except Error:  # the caller reports an invalid name itself
         return []
     return reach_of(tree, pids, LARGEST, **more)
 
 
 def warn(found: Iterable[Reach]) -> None:
-    """Print what policies cannot reach, as warnings."""
+    """Print as warnings what policies cannot reach."""
     for line in lines_of(found):
         click.echo(f"warning: {line}", err=True)

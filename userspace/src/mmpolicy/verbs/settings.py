@@ -33,7 +33,9 @@ from mmpolicy.verbs.options import (
 
 
 def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Split the words `POLICY KNOB=VALUE ...` into the policy, or "", and the knobs."""
+    """Split the words `POLICY KNOB=VALUE ...` into the policy ("" if none is given) and
+    the knobs.
+    """
     policies = [word for word in settings if "=" not in word]
     pairs = [word.split("=", 1) for word in settings if "=" in word]
     knobs = dict(pairs)
@@ -45,8 +47,8 @@ def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
-    """Return the writes that set knobs and policy. Knobs come first, so that a new policy starts
-    with them.
+    """Return the writes that set knobs and policy; policy: "" leaves the active one. The writes of
+    knobs come first, so that a new policy starts with the given values.
     """
     if policy:
         pick(f"policy of {point.name}", policy, point.policies)
@@ -56,7 +58,9 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 
 
 def _warn_of_dear(host: Host, point: Point, policy: str, knobs: dict[str, str]) -> None:
-    """Warn of a size that costs more than single pages if many CPUs fault at once."""
+    """Warn if a knob sets a folio size that `calibrate --all-cpus` found to cost more per page than
+    single pages when many CPUs fault at once.
+    """
     for name, value in knobs.items():
         told = about(host.tree, point.find_knob(policy or point.active, name))
         if not (told and told.unit.startswith("order") and value.isdecimal()):
@@ -127,7 +131,7 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         step = Step(path, "1", check_loaded(host.tree), "stock")
         emit_plan("reset", want_json, [step])
         return
-    # the write comes before any read, so that it works whatever else is wrong
+    # write before any read: an unreadable file must not prevent the way back to stock
     host.tree.write(path, "1")
     try:
         tell_settled(host, wait)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * 64 kB where the 64 kB before the fault have been used, else a page.
+ * Ask for 64 kB if 14 or more of the 16 pages before the fault are used,
+ * else for one page.
  *
  * clang -O2 -g -Wall -target bpf -mcpu=v3 -c NAME.bpf.c
  * sudo mmpolicy policy load NAME.bpf.o

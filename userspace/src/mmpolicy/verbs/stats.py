@@ -53,7 +53,7 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
-# the counters at one moment, and their rates since the moment before
+# all counters at one moment, and by how much each rose per second since the reading before
 Reading = tuple[Counters, Rates]
 
 
@@ -73,9 +73,10 @@ class StatsOptions:
 
 
 def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> list[str]:
-    """Return a table of the counters that are not 0, with one column for each set of rates.
+    """Return a table of the counters that are not 0, and below it a line for each histogram of
+    times, whose buckets are left out of the table.
 
-    The counters of a time histogram are summarised in one line below the table.
+    watched: rates per second, each shown as a column.
     """
     rows = [
         (point, name, value, *(rate.get(point, {}).get(name, "-") for rate in watched))
@@ -90,7 +91,7 @@ def _lines(counters: Counters, costs: Calibration | None, *watched: Rates) -> li
 
 
 def _times(counters: Counters) -> Iterator[str]:
-    """Yield a line with mean and percentiles for each time histogram that is not empty."""
+    """Yield a line with mean and percentiles in ns for each histogram of times that has entries."""
     for point, values in counters.items():
         for name, counts in histograms(values).items():
             mean = time_of(counts, None, values.get(name, 0))
@@ -107,12 +108,16 @@ def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, A
 
 
 def _more(memory: list[Memory]) -> list[str]:
-    """Return the table of memory that follows the counters."""
+    """Return an empty line and the table of memory, to print after the counters; [] if no memory
+    was asked for.
+    """
     return ["", *memory_lines(memory)] if memory else []
 
 
 def readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
-    """Yield counters and their rates without end; the first counters have no rates."""
+    """Read counters once per interval, without end; yield them with their rates since the reading
+    before, {} at first.
+    """
     counters, last = read(), host.clock()
     per_second: Rates = {}
     while True:
@@ -139,7 +144,9 @@ interval_option = click.option(
 
 
 def memory_of_bound(tree: Tree, state: State, profile: str, holds: Holds) -> list[Memory]:
-    """Return the memory of each cgroup and process that is bound to a profile."""
+    """Return the memory of each cgroup and each process that is bound to a profile; cgroups that no
+    longer exist are left out.
+    """
     bound = bindings_of(state, profile)
     ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
     paths = cgroup_paths(tree) if ids else {}
@@ -149,10 +156,10 @@ def memory_of_bound(tree: Tree, state: State, profile: str, holds: Holds) -> lis
 
 
 def _memory(tree: Tree, given: StatsOptions, holds: Holds) -> list[Memory]:
-    """Return the memory of the named targets, and with --memory also of all that is bound to the
-    profile.
+    """Return the memory of the cgroups and processes that the options name, and with --memory also
+    of those that are bound to the profile.
 
-    The kernel walks page tables for these figures, which takes a while for large processes.
+    The kernel walks page tables for these figures, which may take seconds for large processes.
     """
     bound = memory_of_bound(tree, read_state(tree), given.profile, holds) if given.memory else []
     names = [find_cgroup(tree, each).name for each in given.cgroups]
@@ -214,7 +221,9 @@ def stats(host: Host, **options: Any) -> None:
 
 
 def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]:
-    """Return a line that names the profiles that have counts, if this profile has none."""
+    """Return a line with the names of other profiles that have counts, if all counters of this one
+    are 0; else [].
+    """
     if any(value for values in counters.values() for value in values.values()):
         return []
     others = [

@@ -34,8 +34,8 @@ from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host
 from mmpolicy.verbs.reached import LARGEST, is_asked, overrides, pids_of
 
-MOST_NAMES = 3  # most names in one line
-LOOKED_AT = 256  # most bound processes whose counters are read
+MOST_NAMES = 3  # most names in one line, and most lines of one kind
+LOOKED_AT = 256  # most bound processes, per profile, that are checked
 
 
 @click.command()
@@ -71,7 +71,9 @@ def status(host: Host, want_json: bool) -> None:
 
 
 def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
-    """Return the bound processes that policies do not reach, or that could not be checked."""
+    """Return the bound processes in which policies do not reach all memory, or that could not be
+    checked; [] if the host has no cgroup v2.
+    """
     found = list[Reach]()
     try:
         for name in (each for each in profiles_of(state) if is_asked(state, each)):
@@ -85,15 +87,15 @@ def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
 
 
 def _experiment(state: State) -> dict[str, str] | None:
-    """Return arms and percentage of the running experiment, or None."""
+    """Return arms and percentage of the running experiment; None if none runs."""
     if state.get(ENABLED) != "1":
         return None
     return {key.name: state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT)}
 
 
 def _profile(state: State, name: str, paths: dict[str, str]) -> dict[str, Any]:
-    """Return the policies of a profile that are not stock, with their knobs and what is bound to
-    the profile.
+    """Return the policies of a profile that are not stock, with their knobs, and the cgroups and
+    processes that are bound to the profile.
     """
     settings = settings_of(state, name)
     shadowed = {key.point for key, value in settings.items() if key.is_shadow and value != key.off}

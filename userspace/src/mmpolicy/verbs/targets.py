@@ -36,24 +36,28 @@ def target_options(command: Command, of_unit: str = EACH_START) -> Command:
 
 
 def refuse_bare(given: str | None, verb: str) -> None:
-    """Refuse a target that is given without its option, and suggest the option."""
+    """Raise a usage error that suggests the option if a target was given without one; given: the
+    word, or None.
+    """
     if given:
         option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
         raise click.UsageError(f"did you mean mmpolicy {verb} {option} {given}?")
 
 
 def check_one(*given: object) -> None:
-    """Raise an error unless exactly one of the options is given."""
+    """Raise a usage error unless exactly one of the values of --cgroup, --pid and --unit is set."""
     if sum(each is not None for each in given) != 1:
         raise click.UsageError("give one of --cgroup PATH, --pid N and --unit NAME")
 
 
 def warn_if_slowed(holds: Holds) -> None:
-    """Warn if this command may lose its CPU while a call holds the mmap_lock of a program."""
+    """Print a warning if the scheduler may take the CPU away from this command while it holds the
+    mmap_lock of a program, which then waits.
+    """
     if why := holds.slowed():
         click.echo(
             f"warning: this command may stop a program for as long as it waits for a CPU: {why}, "
-            "and SCHED_FIFO is not permitted; start it with SCHED_OTHER and nice 0",
+            "and SCHED_FIFO is not permitted; start this command with SCHED_OTHER and nice 0",
             err=True,
         )
 
@@ -61,7 +65,9 @@ def warn_if_slowed(holds: Holds) -> None:
 def find_processes(
     tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
 ) -> tuple[str, list[int]]:
-    """Return the cgroup that the memory is charged to, if known, and the processes."""
+    """Return the cgroup to which the memory of the target is charged ("" if not known), and the
+    pids of its processes. Exactly one of the options must be set.
+    """
     check_one(cgroup, pid, unit)
     if pid is not None:
         check_memory(tree, pid)

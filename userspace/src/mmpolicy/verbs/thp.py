@@ -28,7 +28,7 @@ EVENTS = "vmstat"
 
 
 def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, Any]:
-    """Return all data of the verb except the events."""
+    """Return all data of the verb by section, without the events."""
     data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
     data["hugetlb"] = evidence.pools(tree)
     data["pressure"] = evidence.pressure(tree)
@@ -81,7 +81,7 @@ def _sizes(sizes: dict[str, Any]) -> list[str]:
 
 
 def _wide(title: str, figures: dict[str, dict[str, Any]]) -> list[str]:
-    """Return a table with one column for each kind of figure."""
+    """Return a table with a row for each item, and a column for each figure that any item has."""
     names = list({name: None for each in figures.values() for name in each})
     rows = [(key, *(_short(each.get(name)) for name in names)) for key, each in figures.items()]
     return table((title, *(name.upper() for name in names)), rows)
@@ -92,7 +92,9 @@ def _short(value: str | float | None) -> str:
 
 
 def _lines(data: dict[str, Any], events: Counters, rates: Rates) -> list[str]:
-    """Return the tables that have any row, with empty lines between them."""
+    """Return notices and tables as lines, with an empty line between them; empty tables are left
+    out.
+    """
     tables = [lines for lines in _tables(data, events, rates) if len(lines) > 1]
     shown = [data["notices"]] * bool(data["notices"]) + tables
     return [line for lines in shown for line in [*lines, ""]][:-1]

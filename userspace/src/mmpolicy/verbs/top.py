@@ -37,9 +37,9 @@ from mmpolicy.verbs.top_screen import (
     size_of_screen,
 )
 
-# CPU budget of the survey in percent of one CPU: for repeated frames, and for a single one
+# default CPU budget of the survey in percent of one CPU: for repeated prints, and for a single one
 CPU, CPU_ONCE = 1.0, 20.0
-LOOK_S = 1.0  # seconds between checks of the terminal's size
+LOOK_S = 1.0  # seconds between two checks whether the terminal has another size
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _first(frames: Iterator[dict[str, Any]], number: int | None) -> Iterator[dic
 
 
 def _frames(host: Host, given: TopOptions) -> Iterator[dict[str, Any]]:
-    """Yield a frame of data for each interval, without end."""
+    """Yield the data of one print after another, without end; sleep for the interval between."""
     survey = _survey(host, given)
     while True:
         survey.turn(host.clock(), given.interval)
@@ -141,12 +141,12 @@ def _survey(host: Host, given: TopOptions) -> Survey:
 
 
 def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
-    """Show frames on the terminal until the user quits."""
+    """Show the data on the terminal until the user quits."""
     survey = _survey(host, given)
     view = View(given.sort, _why_no_trim(host.tree, given))
 
     def run(words: Sequence[str]) -> None:
-        """Run a verb, without charging its CPU time to the budget of the survey."""
+        """Run a verb that a key has started; its CPU time does not count in the survey's budget."""
         root = ctx.find_root().command
         root.main(list(words), obj=host, standalone_mode=False)
         survey.budget.forgive(given.interval)
@@ -161,7 +161,9 @@ def _watch(
     terminal: Terminal, host: Host, survey: Survey, view: View, interval: float,
     run: Callable[[Sequence[str]], None],
 ) -> bool:  # fmt: skip
-    """Take a turn of the survey, and show it until the next one is due; return False to quit."""
+    """Make one turn of the survey, and show its result until the next turn is due. Return False if
+    the user quits, True for a next turn; a key may start a verb, which ends the turn early.
+    """
     survey.turn(host.clock(), interval)
     until, shown = host.clock() + survey.budget.pause(interval), (0, 0)
     details: dict[str, list[str]] = {}
@@ -196,7 +198,9 @@ def _frame_for(tree: Tree, survey: Survey, view: View) -> dict[str, Any]:
 
 
 def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
-    """Return the details of the selected row, if the user has opened it."""
+    """Return the lines below the selected row about its memory and about what policies reach in
+    it; [] if no row is selected.
+    """
     item = view.current
     if not item:
         return []
@@ -221,7 +225,9 @@ def _why_no_trim(tree: Tree, given: TopOptions) -> str:
 
 
 def _certain(row: Row) -> tuple[float, float]:
-    """Return the key that sorts rows by empty memory: its lower bound first, then the estimate."""
+    """Return the sort key for empty memory: first its certain part, the estimate less the error,
+    then the estimate, both in KiB.
+    """
     return max(row.waste_kib - row.error_kib, 0.0), row.waste_kib
 
 
@@ -234,10 +240,10 @@ def _chosen_rows(found: list[Row], sort: str, rows: int, only: str) -> list[Row]
 def frame_of(
     tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
 ) -> dict[str, Any]:
-    """Return a survey's result for display: at most `rows` cgroups and `rows` processes, each with
-    `only` in its name or cgroup.
+    """Return the result of a survey as data for one print: at most `rows` cgroups and `rows`
+    processes; only: text that the name or cgroup of each must contain.
 
-    cgroups: largest number of cgroups, if it is not `rows`.
+    cgroups: the most cgroups, if that is not `rows`.
     """
     state = _state(tree)
     many = len(survey.processes) if only else 2 * rows
@@ -245,7 +251,7 @@ def frame_of(
     of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
     of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
-    # this reads unit files, so the result is cached for each frame and cgroup
+    # excepted() reads unit files, so this frame asks once for each cgroup
     by_unit = cache(partial(excepted, tree))
     return {
         "processes_seen": len(survey.processes),
@@ -281,12 +287,14 @@ def _state(tree: Tree) -> State:
 def _decides(state: State, find: Callable[[], str]) -> str:
     try:
         return find() if state else "kernel"
-    except Error:  # the cgroup or process has just ended
+    except Error:  # the cgroup or process has ended since the survey saw it
         return "-"
 
 
 def _stall(tree: Tree, cgroup: str) -> float | None:
-    """Return the share of the last ten seconds in which a cgroup waited for memory."""
+    """Return the percentage of the last ten seconds in which tasks of a cgroup waited for memory;
+    None if the kernel does not report it.
+    """
     try:
         path = f"{find_cgroup(tree, cgroup).folder}/memory.pressure"
         return float(pressure_in(tree, path)["some"]["avg10"])

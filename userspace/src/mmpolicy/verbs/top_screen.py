@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
 """The screen of `top`: columns that fit, keys, and the question before `trim`.
 
-A View holds the choices of the user. It turns a frame of data and a key into lines of text, so it
-can be tested without a terminal.
+A View holds the choices of the user. It makes lines of text from a frame of data and from keys, so
+it can be tested without a terminal.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 Frame = dict[str, Any]
 RowData = dict[str, Any]
-BAR = 12  # cells
-GAP = "  "
-NAME = 20  # least columns of the name
-# two columns before the name: for the mark of the selected row, and to indent members of a unit
+BAR = 12  # cells of the bar in the column USED|EMPTY
+GAP = "  "  # between two columns
+NAME = 20  # least columns of the terminal for the name
+# two columns before the name: for the mark of the selected row, and to indent processes of a unit
 MARGIN = 2
-WIDEST = 1000  # columns; wider output is a pipe, not a terminal
-# the figure is an upper bound, as a page that was written again after MADV_FREE looks the same
+WIDEST = 1000  # columns; output that is wider goes to a pipe, not to a terminal
+# "up to": a page that was written again after MADV_FREE cannot be told from a lazily freed one
 UP_TO = "lazily freed up to"
-FOLD = 3  # most lines of a note or a detail
+FOLD = 3  # most lines of the screen for one note or one detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
 HELP = (
     ("Up Down PgUp PgDn Home End", "choose a row (also k and j)"),
@@ -72,13 +72,13 @@ class Column(NamedTuple):
     """One column of the table."""
 
     title: str
-    width: int  # minimum
+    width: int  # minimum, in columns of the terminal
     cell: Callable[[RowData], str]
-    sort: str = ""  # the sort order that sorts by this column
+    sort: str = ""  # the sort order of the rows that this column stands for; "": none
     is_text: bool = False  # True for text, False for numbers
 
     def aligned(self, text: str, width: int) -> str:
-        """Pad a text to a width; numbers are right-aligned."""
+        """Pad a text to a width with spaces: text on the right, numbers on the left."""
         rest = " " * (width - len(click.unstyle(text)))
         return f"{text}{rest}" if self.is_text else f"{rest}{text}"
 
@@ -89,7 +89,9 @@ def _mib(kib: float) -> str:
 
 
 def _waste(row: RowData) -> str:
-    """Return the empty memory, or "<" and its upper bound if the error exceeds it."""
+    """Return the empty memory in MiB as text; "<" and its upper bound if it may be 0, "?" if none
+    of the memory was looked at.
+    """
     if not row["looked_at"]:
         return "?"
     waste, error = row["waste_kib"], row["error_kib"]
@@ -106,7 +108,7 @@ def _error(row: RowData) -> str:
 
 
 def _bar(row: RowData) -> str:
-    """Return a bar of the used part (#) and the empty part (.) of the memory."""
+    """Return a bar of BAR cells: # for used memory, and . for empty memory."""
     waste, whole = row["waste_kib"], row["rss_kib"]
     empty = min(round(BAR * waste / whole), BAR) if whole else 0
     return "#" * (BAR - empty) + paint("." * empty, "red")
@@ -123,7 +125,7 @@ def _stall(row: RowData) -> str:
 
 
 def _folios(row: RowData) -> str:
-    """Return the three folio sizes that hold most of the memory."""
+    """Return the three folio sizes that hold most of the memory, each with its share, as text."""
     most = sorted(row["folios"].items(), key=lambda each: -float(each[1]))[:3]
     return " ".join(f"{name.replace(' ', '')}:{part:.0%}" for name, part in most if part > 0) or "-"
 
@@ -141,13 +143,13 @@ COLUMNS = (
     Column("FOLIOS", 24, _folios, is_text=True),
     Column("DECIDES", 8, lambda row: str(row["decides"]), is_text=True),
 )
-# columns in order of importance; a narrow terminal shows the first ones
+# The columns in order of importance: a narrow terminal shows only as many of the first as fit.
 IMPORTANT = ("WASTE_MIB", "OF_MIB", "CPU%", "FAULTS/S", "+-", "USED|EMPTY", "KERNEL%", "STALL%",
              "DECIDES", "FOLIOS", "FAULT_CPU%")  # fmt: skip
 
 
 def columns_for(width: int) -> list[Column]:
-    """Return the columns that fit next to a name."""
+    """Return the columns that fit into a line of this width next to the name."""
     by_title, left = {each.title: each for each in COLUMNS}, width - NAME - MARGIN
     chosen = set[str]()
     for title in IMPORTANT:
@@ -159,7 +161,9 @@ def columns_for(width: int) -> list[Column]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Shorten a text to a width by cutting its middle, as both ends of a cgroup's path matter."""
+    """Shorten a text to a width by replacing its middle with ~. Both ends stay, as in the path of
+    a cgroup both matter.
+    """
     if len(text) <= width:
         return text
     end = (width - 1) // 2
@@ -167,13 +171,13 @@ def cut_middle(text: str, width: int) -> str:
 
 
 class Item(NamedTuple):
-    """A row of the screen."""
+    """A row of the table: a unit or a process."""
 
-    key: str  # identifies the row in later frames
+    key: str  # finds the same row again in a later frame
     label: str
     row: RowData
     depth: int = 0
-    mark: str = ""  # mark before the label of a unit that is or can be expanded
+    mark: str = ""  # before the label of a unit: "+ " if its processes are hidden, "- " if shown
 
 
 def unit_item(row: RowData, mark: str = "") -> Item:
@@ -187,10 +191,11 @@ def process_item(row: RowData, depth: int = 0) -> Item:
 def table_of(
     title: str, items: Sequence[Item], width: int, sort: str = "", chosen: str = ""
 ) -> list[str]:
-    """Return header and rows with the columns that fit the width.
+    """Return the header and the rows as lines, with the columns that fit into the width.
 
-    On a terminal the columns have fixed positions whatever the names are, and long names are
-    shortened.
+    sort: the order that is marked in the header. chosen: key of the selected row. On a terminal, a
+    column stays at its place whatever the names are, and long names are shortened; in a pipe, names
+    are complete.
     """
     shown, is_pipe = columns_for(width), width > WIDEST
     titles = [f"{each.title}{'*' * (sort != '' and each.sort == sort)}" for each in shown]
@@ -222,7 +227,7 @@ def _width(text: str) -> int:
 
 
 def as_tables(frame: Frame) -> Iterator[str]:
-    """Yield a frame as lines of text, as wide as the terminal, or in full length without one."""
+    """Yield a frame as lines of text, as wide as the terminal, or without limit in a pipe."""
     width = columns()
     yield from frame["notes"]
     yield seen_of(frame)
@@ -237,13 +242,15 @@ def as_tables(frame: Frame) -> Iterator[str]:
 
 
 def hold_of(frame: Frame) -> str:
-    """Return the longest time that a read held an mmap_lock, with its limit, as text."""
+    """Return as text the longest time that a read held the mmap_lock of a process, and the
+    limit.
+    """
     longest, limit = frame["longest_hold_ms"], frame["hold_limit_ms"]
     return f"longest hold of an mmap_lock: {figure(longest)} ms (limit {figure(limit)} ms)"
 
 
 def memory_of(row: RowData) -> str:
-    """Return the memory of a row by kind, and the part that was not sampled, as text."""
+    """Return as text the memory of a row by kind, and how much of it was not looked at."""
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])
@@ -259,7 +266,7 @@ def memory_of(row: RowData) -> str:
 
 
 def seen_of(frame: Frame) -> str:
-    """Return how much memory was sampled, as text."""
+    """Return as text which share of the memory of all processes was looked at."""
     share = frame["memory_looked_at"]
     return f"{frame['processes_seen']} processes, {share:.0%} of their memory looked at so far"
 
@@ -272,10 +279,10 @@ class View:
     """The choices of the user: sort order, filter, selected row, expanded cgroups."""
 
     sort: str
-    trims: str = ""  # the reason why the key `t` is not offered; empty if it is
+    trims: str = ""  # why the key `t` cannot start `trim`; "" if it can
     by_process: bool = False
     only: str = ""  # filter: a row is shown if its name contains this text
-    mode: str = ""  # what keys do: filter, trim, help, or "" for moving in the rows
+    mode: str = ""  # what the next key means: filter, trim, help, or "" for moving and choosing
     chosen: str = ""  # key of the selected row
     # True after the user has moved the selection; until then the first row is selected
     moved: bool = False
@@ -288,16 +295,18 @@ class View:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows that the next frame must have."""
+        """Return how many rows the next frame needs: those up to here, and a page further on."""
         return self.first + 2 * self.page + 1
 
     @property
     def current(self) -> Item | None:
-        """Return the selected row."""
+        """Return the selected row; None if the table is empty."""
         return next((each for each in self.items if each.key == self.chosen), None)
 
     def take(self, frame: Frame) -> None:
-        """Take the rows of a new frame; the selected row stays selected while the frame has it."""
+        """Replace the rows by those of a new frame. The selection stays on its row, or if that has
+        gone, on its place.
+        """
         old = [each.key for each in self.items]
         if self.by_process:
             self.items = [process_item(row) for row in frame["processes"]]
@@ -318,7 +327,7 @@ class View:
                 yield process_item(each, 1)
 
     def press(self, key: str) -> list[str]:
-        """Handle a key; return the command line of the verb that it starts, or []."""
+        """Handle a key; return the words of the verb to run, such as trim --pid 7, or []."""
         self.message = ""
         if self.mode == "filter":
             self._type(key)
@@ -356,7 +365,7 @@ class View:
             self.only, self.details = "", ""
 
     def _open(self) -> None:
-        """Expand the selected row, or close it if it is expanded."""
+        """Show the details and processes of the selected row, or hide them if they are shown."""
         item = self.current
         if not item:
             return
@@ -368,7 +377,7 @@ class View:
 
     @property
     def opened(self) -> bool:
-        """Return whether the selected row shows details."""
+        """Return whether the details that are shown belong to the selected row."""
         return bool(self.details) and self.details == self.chosen
 
     def _type(self, key: str) -> None:
@@ -391,8 +400,8 @@ class View:
             self.mode = "trim"
 
     def _answer(self, key: str) -> list[str]:
-        """Handle the answer to the question before `trim`. Only `y` means yes, as Enter may be
-        meant for something else.
+        """Handle the answer to the question before `trim`. Only `y` means yes: Enter may have been
+        typed for another purpose.
         """
         self.mode, item = "", self.current
         if key != "y" or not item:
@@ -417,7 +426,7 @@ class View:
         return " ".join(keys + ["t trim"] * (not self.trims))
 
     def question(self) -> list[str]:
-        """Return the line with the question before `trim`, if it is asked."""
+        """Return the question before `trim` as one line; [] if it is not asked now."""
         item = self.current
         if self.mode != "trim" or not item:
             return []
@@ -425,7 +434,7 @@ class View:
         return [f"give back about {much} of {item.label}?"]
 
     def lines(self, frame: Frame, details: Sequence[str], width: int, height: int) -> list[str]:
-        """Return all lines of the screen."""
+        """Return all lines of the screen, at most `height`; details: lines below the rows."""
         if self.mode == "help":
             lines = [f"{keys:28}{what}" for keys, what in HELP]
             return [*lines[: height - 1], "any key goes back"]
@@ -448,13 +457,15 @@ class View:
 
 
 def empty_kib(row: RowData) -> float:
-    """Return the memory that `trim` may give back; the kernel does not give shared memory back."""
+    """Return the empty memory in KiB that `trim` may give back, 0 if the estimate may be wrong.
+    Shared memory does not count: the kernel does not give it back.
+    """
     waste = float(row["waste_kib"] - row.get("waste_shared_kib", 0))
     return waste if row["looked_at"] and row["error_kib"] < row["waste_kib"] else 0.0
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return a text as a few lines that fit the width."""
+    """Return a text as at most FOLD lines that fit into the width."""
     return textwrap.wrap(text, width, subsequent_indent="  ", max_lines=FOLD, placeholder=" ...")
 
 
@@ -462,17 +473,17 @@ def folded(text: str, width: int) -> list[str]:
 
 
 class Terminal:
-    """Takes over the terminal: the whole screen, and single keys. Both are restored at the end."""
+    """Uses the whole terminal as a screen and reads single keys; __exit__() restores both."""
 
     def __init__(self) -> None:
         self.file = sys.stdin.fileno()
         self.stopped = False
 
     def __enter__(self) -> Terminal:
-        """Take the terminal."""
+        """Switch to the screen and to single keys; signals that end the program restore both."""
         from rich.live import Live
 
-        # standard output stays as it is, as the replacement by Live does not look like a terminal
+        # no redirect: Live would replace standard output by an object that is no terminal
         self.live = Live(
             screen=True, auto_refresh=False, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,
@@ -486,7 +497,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the terminal."""
+        """Restore the plain terminal, its input mode and the signal handlers."""
         self._give()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
@@ -507,7 +518,7 @@ class Terminal:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Restore the plain terminal while another program runs."""
+        """Restore the plain terminal for the time of a `with` block, for another program."""
         self._give()
         try:
             yield
@@ -515,7 +526,7 @@ class Terminal:
             self._take()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draw the screen."""
+        """Draw these lines on the screen; what does not fit is cut."""
         from rich.console import ConsoleDimensions
         from rich.text import Text
 
@@ -524,8 +535,8 @@ class Terminal:
         self.live.update(text, refresh=True)
 
     def keys(self, seconds: float) -> list[str]:
-        """Wait for keys for at most this time; return the keys that were pressed."""
-        if self.stopped:  # by Ctrl-Z
+        """Wait for keys for at most this many seconds; return the keys, [] if none was pressed."""
+        if self.stopped:  # Ctrl-Z was pressed: restore the terminal before the process stops
             self.stopped = False
             with self.aside():
                 os.kill(os.getpid(), signal.SIGSTOP)
@@ -535,7 +546,9 @@ class Terminal:
 
 
 def split_keys(text: str) -> list[str]:
-    """Split input into keys; several may arrive at once."""
+    """Split the bytes that were read into keys: several keys, or keys of several bytes, may arrive
+    in one read.
+    """
     found = []
     while text:
         size = next((n for n in (4, 3) if text[:n] in KEYS), 1)
@@ -545,14 +558,16 @@ def split_keys(text: str) -> list[str]:
 
 
 def size_of_screen() -> tuple[int, int]:
-    """Return columns and lines of the terminal itself, ignoring the environment variables."""
+    """Return columns and lines of the terminal; COLUMNS and LINES of the environment are
+    ignored.
+    """
     return os.get_terminal_size(sys.stdout.fileno())
 
 
 def run_aside(
     terminal: Terminal, words: Sequence[str], run: Callable[[Sequence[str]], None]
 ) -> None:
-    """Run a verb on the plain terminal, and wait for a key before the screen is shown again."""
+    """Run a verb on the plain terminal, and wait for a key before the screen comes back."""
     with terminal.aside():
         click.echo(f"$ mmpolicy {' '.join(words)}")
         try:

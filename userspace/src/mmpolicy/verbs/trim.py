@@ -54,7 +54,7 @@ from mmpolicy.verbs.targets import check_one, find_processes, refuse_bare, targe
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile that --bind creates
 SHOWN = 10  # number of writes that a dry run prints
-WORTH_KIB = 1024  # least kB of memory not given back that is reported
+WORTH_KIB = 1024  # smaller amounts of memory, in kB, that was not given back are not reported
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TrimOptions:
 
 @dataclass
 class Row:
-    """A process, with its memory before and after."""
+    """A process, with its memory before and after the run; after_kib: None if it has ended."""
 
     pid: int
     name: str
@@ -84,7 +84,7 @@ class Row:
     after_kib: int | None = None
     writes: int = 0
     longest_ms: float = 0.0  # longest time that a read or write held its mmap_lock
-    # empty memory that was not given back, by cause
+    # empty memory that was not given back, in kB by cause
     left_kib: dict[str, int] = field(default_factory=dict)
 
 
@@ -135,7 +135,9 @@ def trim(host: Host, **options: Any) -> None:
 
 
 def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row, Finder] | None:
-    """Return a process before any change; None if it has no memory, or has just ended."""
+    """Return the row of a process before any change, and the finder of its empty memory; None if
+    the process has no memory or has just ended.
+    """
     holds.longest_s = 0.0
     try:
         space, usage = Space(host.tree, pid, holds), read_usage(host.tree, pid)
@@ -152,7 +154,7 @@ def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row
 
 
 def _now(finder: Finder) -> int | None:
-    """Return the resident memory of a process now; None if it has ended."""
+    """Return the resident memory of a process in kB now; None if the process has ended."""
     try:
         return finder.space.sizes().rss or None
     except Error:
@@ -160,7 +162,7 @@ def _now(finder: Finder) -> int | None:
 
 
 def _current(tree: Tree, cgroup: str) -> int | None:
-    """Return memory.current of a cgroup; None if it does not have this file."""
+    """Return memory.current of a cgroup in KiB; None if the cgroup has no such file."""
     try:
         found = cgroup_figures(tree, cgroup).get("memory_kib") if cgroup else None
     except Error:
@@ -174,7 +176,7 @@ def _note(row: Row, finder: Finder) -> None:
 
 
 def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
-    """Print the memory that could be given back, and change nothing."""
+    """Print how much memory a run would give back, and by which writes; change nothing."""
     rows, writes = [], list[dict[str, str]]()
     holds = Holds(host.tree, given.hold_ms / 1000)
     for pid in pids:
@@ -192,7 +194,7 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
                     writes.append(write)
         except Error as err:
             if err.exit_code == Exit.DENIED:
-                raise  # other errors mean that the process has ended
+                raise  # any other error means that the process has ended
         _note(row, finder)
 
     def lines() -> Iterator[str]:
@@ -215,7 +217,9 @@ def _plan(host: Host, given: TrimOptions, cgroup: str, pids: list[int]) -> None:
 
 
 def _left(rows: list[Row]) -> dict[str, int]:
-    """Return the empty memory that was not given back, in kB by cause, without small amounts."""
+    """Return the empty memory that was not given back, in kB by cause; amounts below WORTH_KIB are
+    left out.
+    """
     sums = {cause: sum(row.left_kib.get(cause, 0) for row in rows) for cause in CAUSES}
     return {cause: kib for cause, kib in sums.items() if kib >= WORTH_KIB}
 
@@ -226,7 +230,7 @@ def _left_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def _check_done(given_back_kib: int, rows: list[Row]) -> None:
-    """Raise an error if nothing was given back although there is empty memory."""
+    """Raise an error if there is empty memory, and none of it was given back."""
     left = _left(rows)
     if left and not given_back_kib:
         text = (
@@ -262,7 +266,7 @@ def _trim(
     notes = (
         []
         if pressure.known
-        else ["note: the kernel has no PSI (CONFIG_PSI), so memory pressure would not stop this"]
+        else ["note: the kernel has no PSI (CONFIG_PSI): memory pressure does not stop the run"]
     )
     notes += [
         note for note in [comes_back(host.tree, given.include_madvised)] if note and not profile
@@ -322,7 +326,9 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
-    """Bind the target to the profile of --bind as one change, which may also create the profile."""
+    """Bind the target to the profile TRIMMED, and create the profile if it is missing, as one
+    change for `revert`. Return the name of the profile.
+    """
     if not host.tree.exists(CONTROL):
         hint = (
             "mmpolicy load; or trim without --bind, and set MemoryTHP=disable in the "

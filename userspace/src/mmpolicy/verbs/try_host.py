@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Try the kernel's own folio sizes: restore them without the module, and keep them if they pay.
 
-Such a trial needs no lease of the module. The watchdog of `ab run` restores the sizes if the trial
-is killed. If the watchdog is killed too, a systemd path unit restores them: it is started by the
-recovery file that the run leaves. A reboot also restores the sizes, as the kernel does not store
+A trial of sizes does not need the lease of the module. If the trial is killed, the watchdog of
+`ab run` restores the sizes. If the watchdog is killed too, a systemd path unit does it: the
+recovery file of the run starts it. A reboot also restores the sizes, as the kernel does not store
 them.
 """
 
@@ -30,8 +30,8 @@ RESTORE = "mmpolicy-restore"  # name of the path unit that the package installs
 
 
 def check_systemd(tree: Tree) -> None:
-    """Refuse a trial of folio sizes on a host where nothing would restore them after all processes
-    of the trial are killed.
+    """Raise an error if the host has no systemd: nothing would then restore the folio sizes if all
+    processes of the trial are killed.
     """
     if not tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which restores the sizes if the trial is killed"
@@ -39,7 +39,7 @@ def check_systemd(tree: Tree) -> None:
 
 
 def arm(host: Host) -> None:
-    """Make systemd restore the kernel's knobs of a killed run; called before the first change."""
+    """Make systemd restore the kernel's knobs if the run is killed; to call before any change."""
     how = ["--path-property", f"PathExists={host.tree.real(RECOVERY)}"]
     description = "Restore the knobs of an experiment that was killed"
     words = own_unit(host, RESTORE, description, how, ["ab", "restore", "--wait"])
@@ -47,7 +47,7 @@ def arm(host: Host) -> None:
 
 
 def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
-    """Return the sizes that the treatment changes: their old values, and their new values."""
+    """Return the old and the new values of the sizes that the treatment changes."""
     now = read_knobs(tree)
     wanted = split_arm(tree, now, treatment)[1]
     changed = {path: value for path, value in wanted.items() if now[path] != value}
@@ -55,15 +55,15 @@ def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
 
 
 def keeps_sizes(tree: Tree, treatment: str) -> str:
-    """Return what is kept if folio sizes pay, as text."""
+    """Return as text what the trial keeps if the sizes pay."""
     return f"{told(change_of(tree, treatment)[1])} for the whole host, and {BOOT_FILE} at each boot"
 
 
 def keep_sizes(host: Host, trial: Trial, before: Values) -> None:
-    """Set the sizes of a trial now and for each boot, or neither.
+    """Set the sizes of a trial now and for each boot; after an error, undo both.
 
-    Until both are done, a recovery file makes systemd restore the former sizes; put_back() then
-    also removes the file for the boot.
+    Until both are done, a recovery file makes systemd restore the former sizes if this process is
+    killed; put_back() then also removes BOOT_FILE.
     """
     tree = host.tree
     who = f"{RUN}{os.getpid()}, which keeps {trial.candidate}"
@@ -91,7 +91,7 @@ def _boot_lines(trial: Trial) -> Iterator[str]:
 
 
 def undo_sizes(before: Values) -> str:
-    """Return the commands that undo keep_sizes()."""
+    """Return as text the commands that undo keep_sizes(); before: the former values."""
     commands = [f"cd {THP}"]
     for value in dict.fromkeys(before.values()):
         files = (path.removeprefix(f"{THP}/") for path in sorted(before) if before[path] == value)

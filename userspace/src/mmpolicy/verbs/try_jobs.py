@@ -48,7 +48,7 @@ NEXT = {
     "mmpolicy made",
 }
 ONCE_CUT_OFF = (
-    "the trial was killed; no setting has changed, but memory may have, if the verb ran: try again"
+    "the trial was killed; no setting has changed, but its verb may have changed memory: try again"
 )
 
 
@@ -65,7 +65,7 @@ def _line(trial: Trial, stands: str) -> str:
 
 
 def _progress(host: Host, trial: Trial) -> dict[str, Any]:
-    """Return the progress of the running trial; {} if it has recorded none yet."""
+    """Return the progress of the running trial; {} if the trial has recorded none yet."""
     if not trial.doing:
         return live(host.tree)
     left = max(trial.until - host.clock(), 0.0) if trial.until else None
@@ -78,10 +78,9 @@ def _told_of_phase(now: dict[str, Any]) -> Iterator[str]:
 
 
 def tell_status(host: Host, want_json: bool) -> int:
-    """Print the progress of the last trial, and whether its setting is in force; return the exit
-    code.
-
-    Settings of earlier trials that are still tested (--watch) follow.
+    """Print the progress of the last trial, and whether its setting is in force; then earlier
+    settings that `try --watch` still tests. Return the exit code: Exit.DRIFT if a killed trial has
+    left changes, else 0.
     """
     trial = _last(host.tree)
     stands = standing(host.tree, trial)
@@ -120,15 +119,15 @@ def tell_status(host: Host, want_json: bool) -> int:
 
 
 def end_trial(host: Host, want_json: bool) -> None:
-    """End the running trial, and wait until the former state is restored; if none runs, end
-    --watch.
+    """End the running trial, and wait until the former state is restored. If no trial runs, end
+    the tests of `try --watch`.
     """
     who = running(host.tree)
     if not who:
         if stop_watches(host):
             tell_status(host, want_json)
             return
-        raise Error("no trial is running", Exit.FAILED, "mmpolicy try --list shows those that ran")
+        raise Error("no trial is running", Exit.FAILED, "mmpolicy try --list shows ended trials")
     end, asked = host.clock() + PATIENCE_S, False
     while running(host.tree) == who:
         if experiment_of(host.tree):
@@ -144,9 +143,10 @@ def end_trial(host: Host, want_json: bool) -> None:
 
 
 def tell_report(host: Host, want_json: bool, name: str | None, html: Path | None = None) -> int:
-    """Print the report of a trial, or of the last one that has ended; return its exit code.
+    """Print the report of the trial `name`, or of the last one that has ended; return its exit
+    code.
 
-    The HTML file also has the figures and plots of `ab report`.
+    html: file for the report with the figures and plots of `ab report`; only after a switchback.
     """
     done = [trial for trial in read_trials(host.tree)
             if trial.page and name in (None, trial.name)]  # fmt: skip
@@ -169,7 +169,7 @@ def tell_report(host: Host, want_json: bool, name: str | None, html: Path | None
 
 
 def tell_list(host: Host, want_json: bool) -> None:
-    """Print all trials of this host, with the state in which each left its service."""
+    """Print all trials of this host, with the present state of what each one changed."""
     found = [(trial, standing(host.tree, trial)) for trial in read_trials(host.tree)]
     data = {"trials": [{**asdict(trial), "standing": stands} for trial, stands in found]}
     rows = [(trial.name, trial.started, trial.cgroup, trial.candidate, stands, trial.exit)

@@ -40,7 +40,7 @@ from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
-COUNTERS = {  # counters of a cgroup, with the key of each, by file
+COUNTERS = {  # the counters that are read: per file of a cgroup, name here and key in the file
     "cpu.stat": {"cpu_us": "usage_usec", "kernel_us": "system_usec"},
     "memory.stat": {"faults": "pgfault"},
 }
@@ -48,7 +48,7 @@ COUNTERS = {  # counters of a cgroup, with the key of each, by file
 
 @dataclass(frozen=True)
 class Counted:
-    """Counters of the service and of the host, read at one moment."""
+    """Counters of the service (by name) and of the host (events), read at one moment."""
 
     at: float
     service: dict[str, float]
@@ -56,8 +56,8 @@ class Counted:
     made: dict[int, int]  # number of large folios allocated by faults, by size in bytes
 
     def since(self, old: Counted, name: str, default: float) -> float:
-        """Return the rate of a counter of the service since an earlier reading; the default if it
-        is missing.
+        """Return by how much a counter of the service has risen per second since an earlier
+        reading; default if one of the readings lacks it.
         """
         if name not in self.service or name not in old.service:
             return default
@@ -65,7 +65,9 @@ class Counted:
 
 
 def _count(host: Host, path: str) -> Counted:
-    """Read counters that also include processes which end during the observation."""
+    """Read the counters of a cgroup: unlike sums over processes, they include processes that end
+    during the observation.
+    """
     events = evidence.events(host.tree, every=False)
     found = _of_host(host.tree, events) if path == HOST else counters_of(host.tree, path)
     return Counted(host.clock(), found, events, evidence.folios_made(host.tree))
@@ -81,13 +83,13 @@ def _of_host(tree: Tree, events: dict[str, int]) -> dict[str, float]:
 
 
 def counters_of(tree: Tree, path: str) -> dict[str, float]:
-    """Return the counters that a cgroup has."""
+    """Return the counters that a cgroup has, by name; those that it lacks are left out."""
     found = dict[str, float]()
     for folder in cgroup_folders(tree, path):
         for file, counters in COUNTERS.items():
             stat = read_stat(tree, f"{folder}/{file}") if tree.exists(f"{folder}/{file}") else {}
             for name, key in counters.items():
-                value = stat.get(f"total_{key}", stat.get(key, ""))  # total: below, on version 1
+                value = stat.get(f"total_{key}", stat.get(key, ""))  # cgroup v1: of the subtree
                 if value.isdigit():
                     found.setdefault(name, float(value))
         pressure = f"{folder}/memory.pressure"
@@ -98,7 +100,9 @@ def counters_of(tree: Tree, path: str) -> dict[str, float]:
 
 
 def look(host: Host, path: str, seconds: float) -> Seen:
-    """Observe a service for some seconds, and return its figures."""
+    """Observe a service for some seconds, and return its figures; raise an error if its cgroup has
+    no process.
+    """
     check_may_look(host.tree)
     if not any(cgroup_pids(host.tree, path)):
         hint = "start the service, and look while it works"
@@ -157,8 +161,9 @@ def _risen(before: Counted, after: Counted, event: str) -> float:
 
 
 def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
-    """Return an upper bound of the service's faults per second that got 2 MB folios: the rate of
-    such faults on the whole host, or the service's rate of all faults if that is lower.
+    """Return an upper bound of the service's faults per second that got a 2 MB folio. The kernel
+    counts these faults only for the whole host, so it is the rate of the host, or that of all
+    faults of the service if lower.
     """
     passed = max(after.at - before.at, 1e-9)
     made = (after.made.get(HUGE, 0) - before.made.get(HUGE, 0)) / passed
@@ -166,26 +171,29 @@ def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
 
 
 def _fault_cpu(costs: Calibration, single: float, huge: float, kernel: float) -> float:
-    """Return the most CPU time that faults can cost, in percent of one CPU."""
+    """Return the most CPU time that faults can cost, in percent of one CPU.
+    single, huge: faults per second that got a page and a 2 MB folio. kernel: measured CPU time in
+    the kernel in percent, which bounds the result.
+    """
     return min((single * costs.ns() + huge * costs.ns(HUGE_ORDER)) / 1e7, kernel)
 
 
 def _mean_share(rows: list[Row]) -> float:
-    """Return the share of the processes' memory that is in 2 MB folios."""
+    """Return the share (0 to 1) of the processes' private memory that is in 2 MB folios."""
     whole = sum(row.anon_kib for row in rows)
     huge = sum(row.anon_kib * row.sizes.get(HUGE_ORDER, 0.0) for row in rows)
     return huge / whole if whole else 0.0
 
 
 def _barred(reached: list[Reach]) -> float:
-    """Return the share of the largest processes' memory that no policy reaches."""
+    """Return the share (0 to 1) of the largest processes' memory that no policy reaches."""
     whole = sum(each.kib for each in reached)
     return sum(each.kib * each.barred for each in reached) / whole if whole else 0.0
 
 
 def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
-    """Return what this host can do for a service, with the reason for each ability
-    that it lacks.
+    """Return for each candidate's verb or setting whether this host can run it for the cgroup, and
+    if not, why.
     """
     verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
     return Here(
@@ -210,7 +218,7 @@ def _trim(tree: Tree) -> Way:
 
 
 def measurable(tree: Tree, path: str) -> Way:
-    """Return whether a switchback can measure a service; if not, the reason."""
+    """Return a Way: empty if a switchback can measure the service, else with the reason why not."""
     if can_measure(tree, path):
         return Way()
     if not charging(tree)[0].unified:
@@ -221,15 +229,16 @@ def measurable(tree: Tree, path: str) -> Way:
 
 
 def own_sizes(tree: Tree, path: str, run: Way) -> Way:
-    """Return whether the host has folio sizes of 16 to 64 kB that are not enabled yet; if not, the
-    reason.
+    """Return a Way: empty if the host has folio sizes of 16 to 64 kB that are not yet enabled, else
+    with the reason why they cannot be tried.
     """
     found = modes(tree)
     sizes = [int(name.split()[0]) for name in OWN_SIZES]
     if not any(size in found for size in sizes):
         return Way(NO_SIZE, "Linux 6.8 or newer")
     if all(found.get(size, "always") == "always" for size in sizes):
-        return Way("the host gives folios of 16 to 64 kB to all programs already", "none is needed")
+        text = "the host gives folios of 16 to 64 kB to all programs already"
+        return Way(text, "leave the sizes unchanged")
     return run if run.why_not or path == HOST else measurable(tree, path)
 
 
@@ -241,13 +250,13 @@ def _module(host: Host, path: str) -> Way:
     if host.tree.is_dir(CONTROL):
         profile = profile_of_cgroup(host.tree, read_state(host.tree), path)
         if profile != DEFAULT:
-            text = f"the profile '{profile}' decides for it, and bindings win over experiments"
+            text = f"{path} is bound to the profile '{profile}', and bindings win over experiments"
             return Way(text, f"mmpolicy unbind --cgroup {path}")
     return measurable(host.tree, path)._replace(commands=found.commands)
 
 
 def run_time(preset: str) -> str:
-    """Return how long a switchback experiment with this preset takes at most, as text."""
+    """Return as text how long a switchback experiment with this preset takes at most."""
     given = read_preset(preset)
     hours = 2 * given["pairs"] * given["block"] / 3600
     return f"at most {figure(hours)} h; it ends earlier if the answer is clear"

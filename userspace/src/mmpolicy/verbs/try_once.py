@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Candidates of `try` that cannot be undone block by block: `trim`, `collapse` and `maintain`.
 
-CPU time and private memory of the service are measured before and after the verbs have worked
-once. Whatever else has changed between the two measurements is part of the difference. The verbs
-change no setting, so a trial that is killed leaves the kernel at stock.
+A trial measures CPU time and private memory of the service, lets the verbs of the candidate work
+once, and measures again. Whatever else has changed between the two measurements is part of the
+difference. The verbs change no setting, so a trial that is killed leaves the kernel at stock.
 """
 
 from __future__ import annotations
@@ -60,14 +60,15 @@ from mmpolicy.verbs.try_run import CPU, MEMORY, WITHOUT_WORK, WORK, Wish
 if TYPE_CHECKING:
     import click
 
-BLOCK_S = 480.0  # seconds that PARTS parts of a measurement take, without --block
-PARTS = 48  # least number of parts of each measurement
-TIMES = 16  # a noisy measurement is doubled until it has this many times PARTS parts
-# If an interval is narrower than its margin by this factor, 80 % of trials or more decide.
+BLOCK_S = 480.0  # least seconds of one measurement (PARTS parts), if --block is not given
+PARTS = 48  # parts of equal length in a measurement, at least; each part gives one value
+TIMES = 16  # a measurement with noisy values is doubled, up to this many times PARTS parts
+# A measurement is long enough if its expected interval, times this factor, is within the margin:
+# the interval of 80 % of trials or more is then narrow enough to decide.
 SURE = 1.4
-LOOK_S = 10.0
-LONGER = 2.0  # The report explains a longest stop above this multiple of the stop measured before.
-GAP = 2.0  # parts that the work between the two measurements takes, roughly
+LOOK_S = 10.0  # seconds of the observation before the first measurement
+LONGER = 2.0  # the report explains a longest stop above this multiple of the stop measured before
+GAP = 2.0  # expected time between the two measurements, in parts, for the estimate of noise
 COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
 
@@ -76,16 +77,18 @@ MARGINS = {"cpu": CPU, "memory": MEMORY, "work": WORK}
 
 @dataclass(frozen=True)
 class OnceWish(Wish):
-    """The options of `try` for a candidate that runs once."""
+    """The options of `try` for a candidate of ONCE: its verbs work once, between two
+    measurements.
+    """
 
     @property
     def treatment(self) -> str:
-        """Return the verbs of the candidate, as text."""
+        """Return the verbs that the candidate runs, as text, such as "trim and collapse"."""
         return " and ".join(ONCE[self.candidate].verbs)
 
     @property
     def gains(self) -> tuple[str, ...]:
-        """Return the metrics of which at least one must improve."""
+        """Return the metrics of which one must improve, or the trial keeps nothing."""
         return ONCE[self.candidate].gains_with(self.work)
 
     def rule(self) -> str:
@@ -107,28 +110,30 @@ class OnceWish(Wish):
 
     @property
     def name(self) -> str:
-        """Return the name of the manifest that makes `maintain` permanent for the service."""
+        """Return the name of the manifest with which a trial makes `maintain` permanent."""
         return f"maintain-{profile_name((self.unit or self.cgroup).rpartition('.')[0], [])}"
 
     @property
     def seconds(self) -> float:
-        """Return the least seconds that one measurement takes."""
+        """Return the least seconds that one of the two measurements takes."""
         return self.block or BLOCK_S
 
 
 @dataclass
 class Level:
-    """The figures of one measurement, one value for each of its parts."""
+    """The figures of one measurement: in each list one value for each of its parts."""
 
     cpu: list[float] = field(default_factory=list)  # CPU seconds per second, or per unit of work
     memory: list[float] = field(default_factory=list)  # KiB
-    work: list[float] = field(default_factory=list)  # a second
-    began: float = 0.0
+    work: list[float] = field(default_factory=list)  # units a second; empty without --work
+    began: float = 0.0  # monotonic seconds; 0: not begun
     ended: float = 0.0
 
 
 def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
-    """Yield the plan of a trial as text; refuse one that must not begin now, or cannot work."""
+    """Yield the plan of a trial as text; raise an error if the trial must not begin now, or if the
+    candidate cannot work on this host.
+    """
     for verb in verbs_here(host):
         if verb.name == wish.candidate and verb.why_not:
             text = f"{wish.candidate} does not work on this host: {verb.why_not}"
@@ -138,7 +143,7 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
         raise Error(text, Exit.LACKING, "mmpolicy maintain runs in the foreground")
     if not wish.gains:
         text = f"{wish.candidate} is kept if CPU time per unit of work falls, so it needs --work"
-        hint = f"--work METRIC, such as requests a second; mmpolicy {wish.candidate} needs none"
+        hint = f"add --work METRIC, such as requests a second; mmpolicy {wish.candidate} needs none"
         raise Error(text, Exit.USAGE, hint)
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
@@ -160,7 +165,7 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
 
 
 def keeps(wish: OnceWish) -> str:
-    """Return as text what is kept if the trial finds a gain."""
+    """Return as text the file or the effect that remains if the trial finds a gain."""
     if wish.candidate == "maintain":
         who = wish.unit or wish.cgroup
         return f"{file_of(wish.name)} names {who}, and {MAINTAIN} works for it, also after a boot"
@@ -168,7 +173,7 @@ def keeps(wish: OnceWish) -> str:
 
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
-    """Run a trial: measure, let the verbs work, measure again, and decide."""
+    """Run a trial: measure, let the verbs work, measure again, and decide; return its record."""
     trial, verbs = trial.keep(host.tree), wish.treatment
     with noted() as caught:
         run = _Run(host, wish, caught)
@@ -218,24 +223,28 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         return _maintain(host, wish, trial, page)
     page += [
         f"decision   kept: {reason}; it lasts until the next start of the service",
-        f"repeat     it is not repeated after that start: {repeated(wish, options)}",
+        f"repeat     the next start does not repeat the work: {repeated(wish, options)}",
         "undo       restart the service; no setting has changed",
     ]
     return trial.keep(host.tree, phase=DONE, exit=0, page=tuple(page))
 
 
 def repeated(wish: OnceWish, options: Sequence[str]) -> str:
-    """Return the commands that repeat the work of a verb, as text; options: for `trim`."""
+    """Return as text the commands that repeat the work of the candidate after a start of the
+    service; options: those with which `trim` ran.
+    """
     target = option_of(wish.cgroup)
     words = [wish.candidate, target, *(options if wish.candidate == "trim" else [])]
-    text = f"mmpolicy {' '.join(words)} does it once more"
+    text = f"mmpolicy {' '.join(words)} repeats it once"
     if "--include-madvised" in words:
-        return text  # `maintain` leaves this memory alone
-    return f"{text}; mmpolicy try {target} --candidate maintain tries to keep it up for good"
+        return text  # no advice to use `maintain`, which leaves memory with MADV_HUGEPAGE alone
+    return f"{text}; mmpolicy try {target} --candidate maintain tries to repeat it for good"
 
 
 def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> tuple[Exit, str]:
-    """Return the exit code, which is 0 only if the result is kept, and the reason."""
+    """Return the exit code and the reason as text. Exit.DONE means that the result is kept. A
+    metric that is worse by more than its margin outweighs any gain.
+    """
     worse = dict[str, bool]()
     for name, change in changes.items():
         margin = _margin(name, change.before, per_work)
@@ -256,11 +265,11 @@ def decide(gains: Sequence[str], changes: dict[str, Change], per_work: bool) -> 
 def measure_enough(
     gains: Sequence[str], level: Level, per_work: bool, more: Callable[[int], object]
 ) -> dict[str, float]:
-    """Let more() add parts to a measurement until it is precise enough, or has TIMES * PARTS
-    parts; return the metrics that are still too noisy, as too_noisy() does.
+    """Call more(), which adds parts to a measurement, until the values are precise enough or
+    TIMES * PARTS parts are measured. Return the metrics that are still too noisy, as too_noisy().
 
-    Each check may by chance find too little noise, so the number of parts doubles between two
-    checks.
+    A check may by chance find too little noise. To make few checks, the loop doubles the number of
+    parts between two of them.
     """
     more(PARTS)
     while noisy := too_noisy(gains, level, per_work):
@@ -271,11 +280,11 @@ def measure_enough(
 
 
 def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, float]:
-    """Return the metrics whose noise hides an effect that decides the trial, each with the
-    smallest effect in percent that the trial would show.
+    """Return the metrics that are too noisy for a decision, each with the smallest effect in
+    percent that the trial would show.
 
-    The expected interval must be narrower than the margin; for the only metric that can show a
-    gain, narrower than twice the margin.
+    A metric is too noisy if its expected interval is wider than its margin; the only metric that
+    can show a gain may have an interval of twice its margin.
     """
     found = {}
     for name in MARGINS:
@@ -287,7 +296,9 @@ def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, f
 
 
 def prices_of(gains: Sequence[str], noisy: Iterable[str]) -> list[str]:
-    """Return the noisy metrics because of which no trial could be kept, however large its gain."""
+    """Return those of the noisy metrics that prevent a decision to keep, however large the gain.
+    Noise in the only metric that can show a gain does not: a large gain would still show.
+    """
     return [name for name in noisy if (name,) != tuple(gains)]
 
 
@@ -308,7 +319,9 @@ def _back(host: Host, trial: Trial, page: list[str], code: int, reason: str) -> 
 
 
 def _maintain(host: Host, wish: OnceWish, trial: Trial, page: list[str]) -> Trial:
-    """Write a manifest that names the service, and make systemd run `maintain` for it."""
+    """Write a manifest that names the service, and make systemd run `maintain` for it. If systemd
+    fails, remove the manifest and raise its error.
+    """
     import tomli_w
 
     tree = host.tree
@@ -343,7 +356,9 @@ def _of_collapse(done: dict[str, Any]) -> str:
 
 
 def _longer(tree: Tree, done: dict[str, Any]) -> Iterator[str]:
-    """Yield a note if a collapse took far longer than the one that was measured before."""
+    """Yield a note if the longest stop of the program in a collapse was more than LONGER times the
+    stop that `collapse` had measured before.
+    """
     told, longest = done.get("one_collapse_ms", 0.0), done.get("longest_ms", 0.0)
     if longest > LONGER * told:
         text = f"the longest stop was {longest:.1f} ms, longer than the {told:.1f} ms measured"
@@ -358,7 +373,9 @@ TOLD: dict[str, Callable[[dict[str, Any]], str]] = {"trim": _of_trim, "collapse"
 
 
 class _Run:
-    """The steps of one trial. A signal, memory pressure or a restart of the service ends it."""
+    """The steps of one trial. A signal, memory pressure or a restart of the service ends the
+    trial by a StoppedError.
+    """
 
     def __init__(self, host: Host, wish: OnceWish, caught: list[int]) -> None:
         self.host, self.wish, self.caught = host, wish, caught
@@ -370,11 +387,11 @@ class _Run:
         self.reader = Reader(host.tree, sources, {})
         self.asked = [each for each in sources if isinstance(each, Command)]
         self.commands = Commands(COMMAND_S, self.tick)
-        self.doing = ""  # the phase
+        self.doing = ""  # name of the current phase, for the progress line
 
     def does(self, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
-        """Record the phase of the trial and, if known, the most seconds that its measurements
-        take.
+        """Write the current phase to the record of the trial; left_s: the most seconds that the
+        measurements still take, 0 if unknown.
         """
         self.doing = doing
         until = self.host.clock() + left_s if left_s else 0.0
@@ -393,14 +410,16 @@ class _Run:
             raise StoppedError("guard", why)
 
     def look(self) -> list[str]:
-        """Return the options with which `trim` gives back most memory of the service."""
+        """Return the options with which `trim` gives back the most memory of the service; raise an
+        error if `trim` is the candidate and can give back none.
+        """
         seen = look(self.host, self.wish.cgroup, LOOK_S)
         if self.wish.candidate == "trim" and seen.stays:
             raise StoppedError("failed", seen.stays)
         return seen.trim_options.split()
 
     def measure(self, level: Level, parts: int) -> Level:
-        """Measure `parts` further parts, and add them to the level."""
+        """Measure `parts` further parts, and append their values to the level."""
         last = self._sample()
         level.began = level.began or last[1].t
         with own_line():
@@ -441,8 +460,8 @@ class _Run:
         return map(int, cgroup_pids(self.host.tree, self.wish.cgroup))
 
     def _cpu_s(self) -> float:
-        """Return the CPU time of the cgroup, or of its processes if the cgroup does
-        not count it.
+        """Return the CPU seconds that the cgroup has used, or, if the cgroup has no such counter,
+        the sum over its live processes.
         """
         if (used := counters_of(self.host.tree, self.wish.cgroup).get("cpu_us")) is not None:
             return used / 1e6
@@ -452,12 +471,12 @@ class _Run:
     def _private_kib(self) -> float:
         whole = 0
         for pid in self._pids():
-            with suppress(Error):  # the process has just ended
+            with suppress(Error):  # a process that has ended since _pids() adds nothing
                 whole += Space(self.host.tree, pid, self.holds).sizes().anon
         return float(whole)
 
     def work(self, name: str, options: list[str]) -> list[str]:
-        """Run a verb on the service; return the lines of the page about it."""
+        """Run the verb `name` on the service; return the lines of the report about its work."""
         from mmpolicy.verbs.collapse import collapse
         from mmpolicy.verbs.trim import trim
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run a trial: a switchback by `ab run`, a decision by its report, and keeping the setting."""
+"""Run a trial that is a switchback by `ab run`, decide by its report, and keep the setting."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from mmpolicy.ab.report.report import Report
     from mmpolicy.ab.run.runner import Runner
 
-MEMORY, CPU, WORK = 5, 3, 5  # percentages by which each metric may get worse
+MEMORY, CPU, WORK = 5, 3, 5  # margins: percentages by which each metric may get worse
 WITHOUT_WORK = "without --work, the trial cannot tell a service that does less from a cheaper one"
-WASHOUT = 1 / 3  # part of a block
+WASHOUT = 1 / 3  # share of each block that is not measured
 
 
 class Try(NamedTuple):
-    """How a candidate is tried: its preset, an arm in place of the preset's own, and the metric
-    that must improve.
+    """How a candidate is tried: a preset of `ab run`, a treatment arm that replaces the one of the
+    preset ("": none), and the metric that must improve.
     """
 
     preset: str
@@ -76,7 +76,7 @@ TRIES = {
 
 @dataclass(frozen=True)
 class Wish:
-    """The options that the user gave to `try`."""
+    """The options of one trial; None or "" for an option that the user did not give."""
 
     candidate: str
     cgroup: str  # the path
@@ -88,7 +88,7 @@ class Wish:
 
     @property
     def words(self) -> list[str]:
-        """Return the options with which `ab run` tries the candidate."""
+        """Return the options of `ab run` for a trial of the candidate."""
         how = TRIES[self.candidate]
         words = ["--preset", how.preset, "--cgroup", self.cgroup]
         words += ["--treatment", how.treatment] if how.treatment else []
@@ -102,18 +102,20 @@ class Wish:
 
     @property
     def limits(self) -> list[str]:
-        """Return the options that `ab run` and `try` have in common."""
+        """Return --pairs and --lease, which `ab run` and `try` both have, if they are given."""
         words = ["--pairs", str(self.pairs)] if self.pairs else []
         return words + (["--lease", figure(self.lease, 15)] if self.lease else [])
 
     @property
     def treatment(self) -> str:
-        """Return the treatment arm, which is the setting that is tried."""
+        """Return the treatment arm of the switchback: the setting that is tried."""
         how = TRIES[self.candidate]
         return how.treatment or str(read_preset(how.preset)["treatment"])
 
     def metrics(self) -> Iterator[str]:
-        """Yield the metrics: the metric that must improve, and the others with their margins."""
+        """Yield the metrics as words for --metric: the one that must improve, and the others as
+        guards with their margins.
+        """
         gains, at = TRIES[self.candidate].gains, f"cgroup:{self.cgroup}"
         per_work = f" / {self.work}" if self.work else ""
         cpu, memory = f"{at}/cpu.stat:usage_usec/s", f"{at}/memory.current"
@@ -143,7 +145,7 @@ class Wish:
 
 
 def planned_of(ctx: click.Context, wish: Wish) -> Plan:
-    """Return the plan of the experiment; raise an error if it must not begin now."""
+    """Return the plan of the experiment; raise an error if the host is not in a state to begin."""
     host: Host = ctx.obj
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
@@ -151,13 +153,14 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
 
 
 def check_libraries() -> None:
-    """Raise an error early if a library that the report needs is missing."""
+    """Raise an error before the trial, not after it, if a library for its report is missing."""
     import mmpolicy.ab.report.report  # noqa: F401
 
 
 def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
-    """Yield the guards of `ab run`: the guard of the preset, and one on the service's own memory
-    pressure.
+    """Yield options of `ab run` that add a guard on the memory pressure of the service itself.
+    They replace the guard of the preset, so that one is repeated. Nothing is yielded if the cgroup
+    has no memory.pressure, or if the trial is about that figure.
     """
     own = f"{wish.cgroup}/memory.pressure"
     has_own = wish.cgroup != HOST and any(tree.exists(f"{folder}/memory.pressure")
@@ -169,9 +172,7 @@ def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
 
 
 def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
-    """Yield the plan of the trial as text: the experiment, its duration, and the rule of the
-    decision.
-    """
+    """Yield the plan of the trial as text: arms, duration, and the rule of the decision."""
     yield from experiment_lines(TRIES[wish.candidate].preset, experiment)
     if wish.candidate == SIZES:
         yield "in the blocks of the treatment, all programs of the host get these sizes"
@@ -179,7 +180,7 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
-    """Return what is done if the setting is kept, as text."""
+    """Return as text what the trial will change for good if its setting is kept."""
     if wish.candidate == SIZES:
         return keeps_sizes(tree, wish.treatment)
     name = _free_name(read_state(tree), wish)
@@ -195,7 +196,9 @@ def _free_name(state: State, wish: Wish) -> str:
 
 
 def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
-    """Return the record of a trial that is about to begin."""
+    """Return the record of a trial that is about to begin; file: for the samples, None for a new
+    file in SAMPLES, whose directory is created.
+    """
     name = f"try-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     samples = file or tree.real(f"{SAMPLES}/{name}.jsonl")
     samples.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +208,9 @@ def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
 
 
 def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
-    """Run the experiment, decide, and keep the setting or restore the former state."""
+    """Run the experiment, decide, and keep the setting or restore the former state. Return the
+    record of the trial, with its report and exit code.
+    """
     trial = trial.keep(host.tree)
     try:
         also = Watch(host.show_units, host.clock, wish.unit)
@@ -249,7 +254,9 @@ def _report(file: str) -> Report:
 
 
 def _exit(runner: Runner, report: Report) -> int:
-    """Return the exit code of a trial, which is 0 only if the setting is kept."""
+    """Return the exit code of a trial: 0 only if the setting is kept, SHELL plus the signal after
+    an interruption.
+    """
     if runner.end["status"] == "interrupted":
         return SHELL + runner.caught[0]
     if report.exit == Exit.WORSE:
@@ -271,7 +278,7 @@ def _why_back(runner: Runner, report: Report) -> str:
 
 
 def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
-    """Yield the lines of a trial's report, without the decision."""
+    """Yield the lines of the trial's report that come before the decision."""
     blocks = runner.recording.blocks
     against = "the sizes of before" if trial.candidate == SIZES else "stock"
     yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against {against}"
@@ -296,7 +303,7 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
 
 def _keep(host: Host, wish: Wish, trial: Trial) -> str:
     """Bind the service to a new profile, now and at each start; return the commands that undo
-    this.
+    this. If a write fails, the manifest is removed and the error raised.
     """
     tree, profile = host.tree, trial.profile
     with exclusive(host, dry_run=False):
@@ -325,7 +332,7 @@ def _keep(host: Host, wish: Wish, trial: Trial) -> str:
 
 
 def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
-    """Return the manifest that was applied last, if the present state matches it."""
+    """Return the manifest that was applied last if the present state matches it, else None."""
     try:
         manifest = Manifest.applied(tree)
         same = manifest and not changed_keys(now, manifest.target(tree, now))

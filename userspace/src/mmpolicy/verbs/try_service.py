@@ -74,26 +74,27 @@ if TYPE_CHECKING:
     from mmpolicy.control.trials import Trial
     from mmpolicy.verbs.try_run import Wish
 
-LOOK_S = 60.0
-PRESET = "adaptive"  # preset whose duration is printed; all presets take the same time
-SERVICE = "mmpolicy-try"
+LOOK_S = 60.0  # seconds for which the service is observed, without --seconds
+PRESET = "adaptive"  # preset of `ab run` whose duration is printed; all presets take equally long
+SERVICE = "mmpolicy-try"  # systemd unit that runs the trial
 JOBS = ("status", "stop", "report", "list")
-NEXT_OF = {  # what to do after a verdict, if no trial follows
-    WORTH: "give the commands of one candidate",
+NEXT_OF = {  # next step to print after each verdict, if `try` starts no trial
+    WORTH: "run the commands of one candidate",
     NOT_WORTH: "leave the service as it is",
     NOT_NOW: "give the command again when that is over",
-    OUT_OF_REACH: "remove what is in the way, if you can, and look again",
+    OUT_OF_REACH: "remove the barriers in the lines 'reach', if you can, and try again",
     NOT_HERE: "the lines 'not here' say what this host lacks",
 }
 TRIAL = "--trial is for --report, and for --watch without a service"
 NEXT = (
-    "mmpolicy try --status shows the progress; mmpolicy try --stop ends it and restores the state"
+    "mmpolicy try --status shows the progress; mmpolicy try --stop ends the trial and restores the "
+    "former state"
 )
 
 
 @dataclass(frozen=True)
 class TryOptions:
-    """The options of `try`."""
+    """The options of `try`, except those that select a job, such as `--status`."""
 
     unit: str | None
     cgroup: str | None
@@ -116,7 +117,9 @@ class TryOptions:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of the observation: whether a change can pay, and which."""
+    """The result of the observation: whether a change can pay, why, and the candidates, best
+    first.
+    """
 
     seen: Seen
     here: Here
@@ -230,7 +233,7 @@ def try_service(ctx: click.Context, **options: Any) -> None:
     with 0 if the setting was kept, 7 if the trial is inconclusive, and 8 if the setting is worse.
     """
     if options["candidate"] in ONCE and (options["pairs"] or options["lease"]):
-        text = f"--pairs and --lease are for a switchback, and {options['candidate']} has none"
+        text = f"--pairs and --lease are for a switchback, not for {options['candidate']}"
         raise click.UsageError(f"{text}: --block is the length of each measurement")
     jobs = [name for name in JOBS if options.pop(name)]
     html = options.pop("html")
@@ -244,7 +247,9 @@ def try_service(ctx: click.Context, **options: Any) -> None:
 
 
 def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
-    """Observe the service, print whether a change can pay, and try the best candidate."""
+    """Observe the service, print whether a change can pay, and start a trial of the best candidate
+    that can run here. With --candidate, start its trial without an observation.
+    """
     host: Host = ctx.obj
     path = _path(host, given)
     _check_work(given.work)
@@ -270,7 +275,7 @@ def _look_and_try(ctx: click.Context, given: TryOptions) -> None:
 
 
 def _check_work(work: str | None) -> None:
-    """Raise a usage error now, not after the look, if the metric of --work is none."""
+    """Raise a usage error, before the observation takes its minute, if --work has a bad metric."""
     if work:
         from mmpolicy.ab.metrics import Metric
 
@@ -278,14 +283,14 @@ def _check_work(work: str | None) -> None:
 
 
 def _require(way: Way) -> None:
-    """Raise an error if the host cannot have a candidate."""
+    """Raise Error with the reason and the next step if the host lacks an ability."""
     if way.why_not:
         raise Error(way.why_not, Exit.LACKING, way.next_step)
 
 
 def _watches(ctx: click.Context, given: TryOptions) -> bool:
-    """Start or continue `--watch` for an earlier trial, if the options ask for that; return
-    whether they do.
+    """Start or continue the test of `--watch` for an earlier trial. Return False, having done
+    nothing, if the options are for a new trial.
     """
     if not given.watch or given.unit or given.cgroup or given.whole_host:
         if given.trial:
@@ -299,7 +304,9 @@ def _watches(ctx: click.Context, given: TryOptions) -> bool:
 
 
 def _path(host: Host, given: TryOptions) -> str:
-    """Return the path of the cgroup that the options name."""
+    """Return the path of the cgroup that the options name, HOST for --host; raise an error unless
+    exactly one of --unit, --cgroup and --host is given.
+    """
     if sum([given.unit is not None, given.cgroup is not None, given.whole_host]) != 1:
         raise click.UsageError("give one of --unit NAME, --cgroup PATH and --host")
     if given.whole_host:
@@ -335,7 +342,7 @@ def _do_job(
 
 
 def _answer(host: Host, path: str, given: TryOptions) -> Answer:
-    """Observe the service, and return the result without candidates that the user excluded."""
+    """Observe the service, and judge the candidates that the user did not exclude."""
     seen = look(host, path, given.seconds)
     target = "--host" if given.whole_host else option_of(path)
     here = abilities(host, target, path, run_time(PRESET))
@@ -354,7 +361,7 @@ def _best(answer: Answer) -> Candidate | None:
 
 
 def runnable(answer: Answer, work: str | None) -> str:
-    """Return the best candidate if `try` can run it on this host now, else "".
+    """Return the name of the best candidate if `try` can run its trial on this host now, else "".
 
     work: the metric of --work.
     """
@@ -365,7 +372,7 @@ def runnable(answer: Answer, work: str | None) -> str:
 
 
 def next_step(answer: Answer) -> str:
-    """Return what to do after the observation, if no trial follows."""
+    """Return as text what the user can do after the observation, if no trial follows."""
     best = _best(answer)
     if best and best.lacks_work(None):
         return (
@@ -390,7 +397,9 @@ def _answer_lines(host: Host, path: str, answer: Answer, given: TryOptions) -> I
 
 
 def _result(tree: Tree, trial: Trial) -> str:
-    """Return the date of a trial, its decision, and its present state if that is another."""
+    """Return the date of a trial, its decision, and how its change stands now if that differs from
+    the decision.
+    """
     stands = standing(tree, trial)
     now = f" (now {stands})" if stands != trial.phase else ""
     return f"{trial.started[:10]}: {trial.decision[0].removeprefix(DECISION)}{now}"
@@ -404,7 +413,9 @@ def _notes(path: str, answer: Answer) -> Iterator[str]:
 
 
 def _without_systemd(host: Host, given: TryOptions, plan: list[str]) -> TryOptions:
-    """Return the options for a trial in the foreground if the host has no systemd to run it."""
+    """Return the options, changed to a trial in the foreground if the host has no systemd to run
+    it; plan: gets a line that says so.
+    """
     if given.foreground or host.tree.is_dir(SYSTEMD):
         return given
     plan.append(
@@ -416,14 +427,14 @@ def _without_systemd(host: Host, given: TryOptions, plan: list[str]) -> TryOptio
 def _try(
     ctx: click.Context, given: TryOptions, path: str, candidate: str, answer: Answer | None
 ) -> None:
-    """Print the plan of a trial, ask, and run it in this process or as a systemd unit."""
+    """Print the plan of a trial, ask the user, and run it in this process or as a systemd unit."""
     from mmpolicy.verbs import try_once, try_run
     from mmpolicy.verbs.try_run import Wish, keeps, new_trial
 
     host: Host = ctx.obj
     if given.watch and candidate not in BY_MODULE:
-        text = f"--watch tests the profile of one service, and {candidate} makes none"
-        raise Error(text, Exit.USAGE, "leave --watch out, and try again after a week")
+        text = f"--watch tests the profile of one service, and {candidate} makes no profile"
+        raise Error(text, Exit.USAGE, "leave out --watch, and repeat the trial after a week")
     if candidate in BY_MODULE:
         check_loaded(host.tree)
         _require(measurable(host.tree, path))
@@ -461,13 +472,13 @@ def _try(
         _run_here(ctx, given, run, trial)
         return
     start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file, given.watch))
-    into = "" if candidate in ONCE else f", into {trial.file}"
-    told = [f"{SERVICE}.service runs it{into}", f"next: {NEXT}"]
+    into = "" if candidate in ONCE else f", and writes its samples to {trial.file}"
+    told = [f"{SERVICE}.service runs the trial{into}", f"next: {NEXT}"]
     emit("try", given.want_json, {**data, "file": trial.file}, told)
 
 
 def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
-    """Return the arguments of a trial in the foreground, for the systemd unit."""
+    """Return the arguments with which the systemd unit runs this trial in its foreground."""
     words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
     words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
@@ -486,7 +497,7 @@ def _run_here(
     with ExitStack() as stack:
         try:
             stack.enter_context(host.tree.locked(LOCK, f"{RUN}{os.getpid()}", 0.5))
-        except Error as err:  # another trial has begun since the first check
+        except Error as err:  # another trial has begun since _try() looked for one
             if who := running(host.tree):
                 raise in_the_way(who) from err
             raise
@@ -535,7 +546,9 @@ def _candidate_lines(candidates: list[Candidate], results: dict[str, str]) -> It
 
 
 def _host_words(host: Host) -> str:
-    """Return the folio sizes that this host enables, as text."""
+    """Return as text the mode of huge pages, the folio sizes that are not at `never`, and whether
+    the module is loaded.
+    """
     sizes = (f"{size} kB {mode}" for size, mode in modes(host.tree).items() if mode != "never")
     loaded = "the module is loaded" if host.tree.is_dir(CONTROL) else "the module is not loaded"
     given = f"folios: {', '.join(sizes) or 'none'}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The verb `try --watch`: continue to test a kept setting, and undo it if it does harm.
+"""The verb `try --watch`: continue to test a kept setting, and undo the setting if it does harm.
 
-In each cycle, one block runs at stock at a random moment, next to a block with the setting, and a
-coin decides which of the two comes first. At all other times the setting is in force. However the
-process ends, it tries to leave the setting in force.
+Each cycle runs one pair of blocks at a random moment, one at stock and one with the setting; a coin
+decides their order. At all other times the setting is in force. However the process ends, it tries
+to leave the setting in force.
 """
 
 from __future__ import annotations
@@ -77,20 +77,22 @@ from mmpolicy.verbs.try_now import not_now
 from mmpolicy.verbs.try_run import CPU, MEMORY, WORK
 
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0
-# shortest and longest sleep in seconds; signals are handled between sleeps
+# shortest and longest sleep in seconds; a signal that arrives in a sleep is handled after it
 LEAST_S, STEP_S = 0.01, 5.0
 HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
-# The printed days are those after which harm is found, if it is this multiple of the margin.
+# promise_line() prints after how many days harm of this multiple of the margin is found.
 HARMED = 2
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
 
 
-# The price
+# What the test costs
 
 
 def cost_lines(percent: float, block_s: float) -> Iterator[str]:
-    """Yield what further tests of the setting do, and what they cost, as text."""
+    """Yield as text how the further test of a setting works, and what share of the gain it costs.
+    percent: share of the blocks at stock.
+    """
     cycle = block_s * 100 / percent
     yield (
         f"watch: one block of {figure(block_s)} s in {figure(cycle / 60, 3)} min is at stock, as "
@@ -103,7 +105,7 @@ def cost_lines(percent: float, block_s: float) -> Iterator[str]:
 
 
 def promise_line(record: Watched) -> str:
-    """Return how many days it takes to find harm, as text."""
+    """Return as text how many days the test needs to find harm in each metric."""
     known = [f"{name} in {days:.1f} days" for name, days in record.days.items() if days]
     late = [name for name, days in record.days.items() if not days]
     said = [f"found with 80 % probability: {', '.join(known)}"] * bool(known)
@@ -115,16 +117,20 @@ def promise_line(record: Watched) -> str:
 
 
 def begin_lines(record: Watched) -> Iterator[str]:
-    """Yield the cost of further tests, and the time until harm is found."""
+    """Yield the lines that are printed before a test: its cost, and the days until harm is
+    found.
+    """
     yield from cost_lines(record.percent, record.block_s)
     yield promise_line(record)
 
 
-# The beginning
+# How a test begins
 
 
 def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
-    """Return the record of a test that is about to begin, with the options of the trial."""
+    """Return the record of a test that is about to begin, with the metrics and block lengths of
+    the trial; raise an error if the samples of the trial are gone.
+    """
     try:
         recording = load(Path(trial.file))
     except OSError as err:
@@ -143,7 +149,9 @@ def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
 
 
 def _promised(record: Watched, found: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
-    """Return for each metric the days until harm is found; 0 if it would not be found."""
+    """Return for each metric the days until harm is found, 0 if it would not be found; found: the
+    pairs of values of the trial, by metric.
+    """
     from mmpolicy.ab.report.drift import days_to_find
 
     metrics, days = _metrics(record), {}
@@ -164,7 +172,7 @@ def _metrics(record: Watched) -> list[Metric]:
 
 
 def begin_watch(host: Host, record: Watched) -> None:
-    """Start a systemd unit that continues to test a kept setting."""
+    """Start a systemd unit that continues to test a kept setting, and restarts after failures."""
     words = ["try", "--watch", f"{record.percent:g}%", "--trial", record.trial, "--yes"]
     start_own_unit(
         host,
@@ -190,8 +198,8 @@ class How(NamedTuple):
 
 
 def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -> None:
-    """Print the cost, ask, and continue to test a kept setting, in this process or as a systemd
-    unit.
+    """Print the cost, ask the user, and continue to test a kept setting in this process or as a
+    systemd unit. name: a trial; None means the last one whose setting is kept.
     """
     host: Host = ctx.obj
     trial = _trial_of(host.tree, name)
@@ -221,14 +229,16 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
 
 
 def _trial_of(tree: Tree, name: str | None) -> Trial:
-    """Return the trial with this name, if its setting is in force or can be bound again."""
+    """Return the trial whose setting can be tested: the named one, or without a name the last one
+    that has kept a setting; raise an error if its setting can neither be in force nor be bound.
+    """
     for trial in reversed(read_trials(tree)):
         named = trial.name == name if name else trial.profile
         if named and standing(tree, trial) in (KEPT, AT_STOCK):
             return trial
         record = watched_of(tree, trial.name)
         if name == trial.name and record and record.phase in (ON, GOING_BACK):
-            return trial  # the module may be in the middle of a reload
+            return trial  # its setting may be missing only while the module is reloaded
     text = "no setting that try has kept is in force"
     if name:
         text = f"no setting that {name} has kept is in force"
@@ -236,7 +246,7 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Continue to test the kept setting in this process, not as a systemd unit.
+    """Continue to test the kept setting in this process, and exit with its code.
 
     The test ends when a signal arrives, another program changes the setting, or the setting does
     harm.
@@ -256,7 +266,9 @@ def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> 
 
 
 def watch_trial(host: Host, trial: Trial, percent: float) -> None:
-    """Start to test the setting of a trial further. If that fails, the setting is still kept."""
+    """Start the test of a setting that a trial has just kept. If the start fails, print a warning;
+    the setting is still kept.
+    """
     try:
         record = new_record(host.tree, trial, percent)
         begin_watch(host, record)
@@ -271,11 +283,11 @@ def watch_trial(host: Host, trial: Trial, percent: float) -> None:
         click.echo(line, err=True)
 
 
-# The work
+# The running test
 
 
 class Watcher:
-    """Tests one kept setting by a pair of blocks in each cycle."""
+    """Tests one kept setting: each cycle runs one pair of blocks, and then judges all pairs."""
 
     def __init__(
         self, ctx: click.Context, trial: Trial, record: Watched, caught: list[int]
@@ -289,13 +301,13 @@ class Watcher:
 
     @property
     def _over(self) -> bool:
-        """Return whether the test has ended, or a signal or the user asks it to end."""
+        """Return whether the test is over: it has ended, a signal came, or `--stop` asks for it."""
         if self.record.phase == ON and self.host.tree.exists(self.record.stop):
             self._keep(phase=ENDED, reason=STOPPED)
         return bool(self._caught) or self.record.phase in (ENDED, WENT_BACK)
 
     def run(self) -> None:
-        """Run pairs of blocks until the test ends."""
+        """Run one pair of blocks in each cycle, at a random moment, until the test is over."""
         self._keep(skipped="")
         self._mend()
         tell_ready()
@@ -313,7 +325,7 @@ class Watcher:
             self.host.sleep(min(left, STEP_S))
 
     def _keep(self, **changes: Any) -> None:
-        """Write changes of the progress to the record; a full disk does not end the test."""
+        """Change fields of the record, and write it; a full disk does not end the test."""
         new = replace(self.record, **changes)
         with suppress(Error):
             new.keep(self.host.tree)
@@ -323,8 +335,8 @@ class Watcher:
         keep_change(self.host, StateChange({}, {}), f"{self.record.cgroup}: {note}")
 
     def _mend(self) -> None:
-        """Bind the service to its profile again, if this test was killed while the service was at
-        stock.
+        """Bind the service to its profile again, if this test was killed in a block at stock and
+        so left the service at stock.
         """
         if self.record.at_stock:
             note = mend(self.host.tree, self.record) or "bound again"
@@ -332,7 +344,9 @@ class Watcher:
             self._keep(at_stock=0, lost=self.record.lost + 1)
 
     def _look(self) -> None:
-        """Run a pair of blocks and decide; if something prevents it, the next cycle tries again."""
+        """Run a pair of blocks and decide; if an error prevents this, the next cycle tries
+        again.
+        """
         try:
             if self.record.phase == GOING_BACK:
                 self._go_back()
@@ -350,8 +364,8 @@ class Watcher:
             self._keep(skipped=err.message)
 
     def _gone(self) -> bool:
-        """Return whether the user has undone the setting: two checks must find it gone, as the
-        module may be reloaded.
+        """Return whether the setting is not in force, so that no pair can run. The test ends at
+        the second check in a row that finds this: at the first, the module may be reloading.
         """
         if standing(self.host.tree, self.trial) == KEPT:
             self._changed = 0
@@ -370,7 +384,7 @@ class Watcher:
         return not_now(self.host, self.trial.unit)
 
     def _pair(self) -> Watch | None:
-        """Run one pair of blocks; return its values, or None if it was interrupted."""
+        """Run one pair of blocks; return its values, or None if the run was interrupted."""
         tree, record = self.host.tree, self.record
         file = tree.real(f"/run/mmpolicy/watch-{record.trial}.jsonl")
         file.unlink(missing_ok=True)
@@ -392,11 +406,13 @@ class Watcher:
         return Watch(at, {name: pairs[0] for name, pairs in found.items()})
 
     def _note_stock(self, number: int) -> None:
-        """Record the block at stock before it begins; an error here prevents the block."""
+        """Record the id of the cgroup before a block at stock, and 0 after it, so that _mend()
+        knows of a block that was killed; an error in the first call prevents the block.
+        """
         self.record = self.record.keep(self.host.tree, at_stock=number)
 
     def _plan(self) -> Plan:
-        """Return the plan of a switchback with one pair of blocks."""
+        """Return the plan of a switchback with one pair of blocks, and a new random seed."""
         record = self.record
         words = ["--design", "switchback", "--treatment", record.profile]
         words += ["--cgroup", record.cgroup, "--aa-pairs", "0", "--stop", "anytime"]
@@ -408,7 +424,7 @@ class Watcher:
         design = replace(found.design, seed=secrets.randbelow(MAX_SEED))
         return found._replace(design=design, length=Length(0, 1, stretches=False))
 
-    # The decision
+    # The decision, and how the setting is undone
 
     def _decide(self, pair: Watch) -> None:
         pairs = add_pair(self.host.tree, self.record.trial, pair)
@@ -430,7 +446,7 @@ class Watcher:
 
 
 def harm(record: Watched, pairs: Sequence[Watch]) -> str:
-    """Return which metric is shown to be worse than its margin, as text; "" if none is."""
+    """Return as text which metric is shown to be worse by more than its margin; "" if none is."""
     from mmpolicy.ab.report.drift import evidence_of, is_harm
 
     metrics = _metrics(record)
@@ -447,7 +463,9 @@ def harm(record: Watched, pairs: Sequence[Watch]) -> str:
 
 
 def _effects(record: Watched, pairs: Sequence[Watch]) -> Iterator[tuple[str, Ends]]:
-    """Yield the effect on each metric in percent, if there are enough pairs for an interval."""
+    """Yield metric, and its effect in percent with its interval: the estimate and both ends. A
+    metric with too few pairs for an interval is left out.
+    """
     for metric in _metrics(record):
         values = [each.values[metric.name] for each in pairs if metric.name in each.values]
         scale, *ends = sequence(values) if len(values) > 1 else ("difference", 0.0)
@@ -462,7 +480,9 @@ def _ends(ends: Ends) -> str:
 
 
 def take_back(host: Host, trial: Trial) -> None:
-    """Undo the kept setting; changes that other commands made since are not undone."""
+    """Undo the kept setting of a trial: its manifest, its bindings, and its profile if nothing
+    else is bound to it. Changes that other commands made since then stay.
+    """
     tree, name = host.tree, trial.profile
     with exclusive(host, dry_run=False):
         if tree.exists(file_of(name)):
@@ -476,21 +496,23 @@ def take_back(host: Host, trial: Trial) -> None:
 
 
 def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
-    """Return whether an entry of the state binds the service to the kept setting."""
+    """Return whether an entry of the state binds the service of the trial to its profile."""
     if isinstance(key, UnitBinding):
         return key.unit == trial.unit and value == profile
     return isinstance(key, CgroupBinding) and value == profile
 
 
 def _is_of(key: Any, profile: str) -> bool:
-    """Return whether an entry of the state is this profile, or a setting in it."""
+    """Return whether an entry of the state is this profile itself, or one of its settings."""
     if isinstance(key, Setting):
         return key.profile == profile
     return isinstance(key, Profile) and key.name == profile
 
 
 def mend(tree: Tree, record: Watched) -> str:
-    """Bind a service again after an interrupted block at stock; return why that failed, or ""."""
+    """Bind a service to its profile again after an interrupted block at stock; return why this
+    failed, or "".
+    """
     return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
 
 
@@ -498,7 +520,7 @@ def mend(tree: Tree, record: Watched) -> str:
 
 
 def watch_lines(tree: Tree, record: Watched) -> Iterator[str]:
-    """Yield the progress of the further test of a setting, as text."""
+    """Yield as text how the further test of a setting goes, and its effects so far."""
     yield f"watch      {_where(tree, record)}"
     for metric in _metrics(record):
         if ends := record.effects.get(metric.name):
@@ -528,7 +550,7 @@ def _where(tree: Tree, record: Watched) -> str:
 
 
 def _judged(metric: Metric, ends: Ends) -> str:
-    """Return the verdict on a metric by its interval."""
+    """Return the verdict on a metric as text, from the ends of its interval in percent."""
     low, high = (ends[1], ends[2]) if metric.better == "lower" else (-ends[2], -ends[1])
     if metric.guard:
         return f"within its margin of {metric.margin:g} %" if high < metric.margin else "not clear"
@@ -536,7 +558,9 @@ def _judged(metric: Metric, ends: Ends) -> str:
 
 
 def stop_watches(host: Host) -> list[Watched]:
-    """End the further tests on this host, and acknowledge settings that were undone."""
+    """End the further tests on this host; mark settings that a test has undone as known to the
+    user. Return the records that changed.
+    """
     stopped = []
     for record in read_watched(host.tree):
         if record.phase == WENT_BACK and not record.known:
@@ -547,8 +571,8 @@ def stop_watches(host: Host) -> list[Watched]:
 
 
 def _stop(host: Host, record: Watched) -> Watched:
-    """End one test, and wait until its setting is in force. If no process runs the test, bind the
-    service here.
+    """Ask the process of a test to end, and wait until its setting is in force. If no process runs
+    the test and it was at stock, bind the service here.
     """
     tree, who = host.tree, record.running(host.tree)
     pid = re.fullmatch(rf"{RUN}(\d+)", who)

@@ -19,5 +19,5 @@ def names() -> list[str]:
 
 
 def read(name: str) -> dict[str, Any]:
-    """Return the contents of a preset."""
+    """Return the contents of a preset: the options of `ab run` by name, and ABOUT."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Check whether both arms were treated alike: numbers of units, or seconds measured and late
-samples.
+"""Check whether both arms were treated alike: by their numbers of units in split, and by the
+seconds measured per block in switchback.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 
 SUSPICIOUS = 0.001  # p-value below which an imbalance is not attributed to chance
-MATTERS = 0.01  # share of the planned length; a smaller imbalance is ignored
-LATE = 0.1  # blocks take too long if they exceed their planned length by this share
+MATTERS = 0.01  # an imbalance below this share of the planned seconds is ignored
+LATE = 0.1  # blocks that exceed their planned length by this share take too long
 
 
 @dataclass(frozen=True)
 class Balance:
-    """A figure of each arm, and the p-value of so large an imbalance.
+    """One figure of each arm, and the p-value of so large an imbalance between them.
 
     In split, the figures are numbers of units, and a small p is a sample-ratio mismatch. In
     switchback, they are mean seconds measured per block: an arm that is measured for longer counts
@@ -35,8 +35,8 @@ class Balance:
     control: float
     treatment: float
     p: float
-    planned: float = 0.0  # seconds
-    late: float = 0.0  # seconds by which the latest sample came too late
+    planned: float = 0.0  # seconds measured per block by plan; 0 in split
+    late: float = 0.0  # seconds by which the sample with the largest delay came too late
 
     def text(self) -> str:
         """Return the figures of both arms as text."""
@@ -54,7 +54,7 @@ class Balance:
 
     @property
     def broken(self) -> bool:
-        """Return whether the imbalance is too large for chance."""
+        """Return whether the imbalance is too large for chance, and large enough to matter."""
         apart = abs(self.control - self.treatment)
         return self.p < SUSPICIOUS and apart > MATTERS * self.planned
 
@@ -87,7 +87,7 @@ def _of_time(recording: Recording, header: dict[str, Any]) -> Balance:
 
 
 def _lateness(recording: Recording, moments: list[float]) -> Iterator[float]:
-    """Yield for each sample by how many seconds it came after its planned time."""
+    """Yield for each sample how many seconds it came after its planned moment."""
     for number, block in recording.blocks.items():
         for sample, moment in zip(recording.windows.get(number, []), moments):
             yield sample.t - block["began"] - moment

@@ -23,15 +23,16 @@ from mmpolicy.ab.report.stats import growth_p, left_in_units, left_over
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 
-# limit for the p-value of each sign; under drift, the risk of both together stays below ALPHA
+# A sign is found if its p-value is below this. The risk of both together stays below ALPHA, also
+# under drift.
 SEEN = 0.021
-LEAST_UNITS = 2
-MATTERS = 0.05  # share of the effect; less carry-over does not matter
+LEAST_UNITS = 2  # fewest units with a value in every block
+MATTERS = 0.05  # carry-over of a smaller share of the effect is ignored
 
 
 @dataclass(frozen=True)
 class Carry:
-    """Both signs of carry-over with their p-values, which are 1 if the run cannot tell."""
+    """Both signs of carry-over, with their p-values; a p-value of 1 if the run cannot tell."""
 
     tested: bool = False
     share: float = 0.0  # share of the effect that persists in the next block
@@ -42,22 +43,24 @@ class Carry:
 
     @property
     def left(self) -> bool:
-        """Return whether part of the effect is seen in the next block."""
+        """Return whether a part of the effect was found to last into the next block."""
         return self.share_p < SEEN and self.share > MATTERS
 
     @property
     def grows(self) -> bool:
-        """Return whether the effect grows within the blocks."""
+        """Return whether the effect is larger in the second half of the blocks, as if it
+        built up.
+        """
         more = abs(self.second) - abs(self.first)
         return self.halves_p < SEEN and more > MATTERS * abs(self.second)
 
     @property
     def seen(self) -> bool:
-        """Return whether either sign was found."""
+        """Return whether at least one of the two signs was found."""
         return self.left or self.grows
 
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
-        """Yield a sentence for each sign found."""
+        """Yield a sentence for each sign that was found; text: formats an effect."""
         if self.left:
             share = (
                 f"{100 * self.share:.0f} % of the effect was still there in the next "
@@ -72,14 +75,14 @@ class Carry:
             yield f"{halves} in the second (p = {self.halves_p:.2g})"
 
     def data(self, shown: Callable[[float], float]) -> dict[str, Any]:
-        """Return both signs for JSON."""
+        """Return both signs for JSON; shown: converts an effect to the unit of the report."""
         halves = {"first": shown(self.first), "second": shown(self.second), "p": self.halves_p}
         left = {"share": self.share, "p": self.share_p}
         return {"tested": self.tested, "seen": self.seen, "left": left, "halves": halves}
 
 
 def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Carry:
-    """Test both signs of carry-over in a metric whose effect has this scale."""
+    """Test a metric for both signs of carry-over; scale: that of its effect, see differences()."""
     left, halves = _left(recording, metric, scale, seed), _halves(recording, metric, scale, seed)
     return Carry(bool(left or halves), *(left or (0.0, 1.0)), *(halves or (0.0, 0.0, 1.0)))
 
@@ -87,7 +90,9 @@ def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Car
 def _left(
     recording: Recording, metric: Metric, scale: str, seed: int
 ) -> tuple[float, float] | None:
-    """Return the share of the effect that is seen in the next block, and its p-value."""
+    """Return the share of the effect that lasts into the next block, and its p-value; None if the
+    run cannot tell.
+    """
     if recording.header["design"] == "split":
         return _left_in_units(recording, metric, seed) if metric.of_units else None
     if len(recording.by_pair(metric, "ab")) < least_pairs(1):
@@ -100,8 +105,8 @@ def _left(
 
 
 def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[float, float] | None:
-    """Return this share and its p-value for split, by the units that have a value in
-    every block.
+    """Return the share and the p-value of _left() for split, by the units that have a value in
+    every block; None if there are too few.
     """
     blocks = [*recording.cells(metric, "ab").values()]
     units = sorted(set.intersection(*map(set, blocks))) if blocks else []
@@ -116,7 +121,9 @@ def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[flo
 def _halves(
     recording: Recording, metric: Metric, scale: str, seed: int
 ) -> tuple[float, float, float] | None:
-    """Return the effects in both halves of the blocks, and the p-value of their difference."""
+    """Return the effects in both halves of the blocks, and the p-value of their difference; None
+    if there are too few pairs.
+    """
     halves = [recording.by_pair(metric, "ab", half) for half in ("first", "second")]
     both = sorted(set(halves[0]) & set(halves[1]))
     if len(both) < least_pairs(1):

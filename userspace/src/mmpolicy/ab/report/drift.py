@@ -2,10 +2,10 @@
 """Detect that a kept setting has turned into harm, from pairs that arrive without end, a few each
 day.
 
-Each day starts an e-process of its own, as in anytime.py, over the pairs from then on, so a good
-month does not outweigh harm since yesterday. All e-processes of a year share the weight 1 equally,
-so their weighted sum is a martingale that starts at 1 or less: the probability that it ever
-reaches 1 / ALPHA in that year is at most ALPHA (Ville 1939). Several metrics share ALPHA equally.
+Each day starts an e-process of its own, as in anytime.py, over the pairs from then on. So months of
+gain do not hide harm that began yesterday. All e-processes of a year share the weight 1 equally, so
+their weighted sum is a martingale that starts at 1 or less: the probability that it ever reaches
+1 / ALPHA in that year is at most ALPHA (Ville 1939). Several metrics share ALPHA equally.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy.typing as npt
 from mmpolicy.ab.anytime import RATES
 from mmpolicy.ab.design import ALPHA, POWER
 
-LOOKED_BACK = 28  # days
-WEIGHT = 1 / (365 + LOOKED_BACK)
-RUNS, MOST_PAIRS = 100, 2000  # number of simulated runs, and most pairs of each
+LOOKED_BACK = 28  # days: an e-process that is older is dropped
+WEIGHT = 1 / (365 + LOOKED_BACK)  # weight of each day's e-process
+RUNS, MOST_PAIRS = 100, 2000  # number of simulated runs, and most pairs in each
 
 Array = npt.NDArray[np.float64]
 
 
 class Detector:
-    """The evidence that pairs exceed their margin; it may be computed for several simulated runs
-    at once.
+    """The evidence that pairs exceed their margin. It may cover several simulated runs at once,
+    with a value for each.
     """
 
     def __init__(self, series: int = 1) -> None:
@@ -45,7 +45,9 @@ class Detector:
         self._sums[:, place] = 0
 
     def add(self, excess: Any) -> Array:
-        """Add a pair, given by how much it exceeds its margin; return the evidence so far."""
+        """Add a pair, and return the evidence so far; excess: by how much the pair exceeds its
+        margin, one number for each run.
+        """
         x = np.asarray(excess, float).reshape(-1, 1)
         self._squares += x * x
         self._numbers += 1
@@ -59,12 +61,12 @@ class Detector:
 
 
 def is_harm(evidence: float, metrics: int) -> bool:
-    """Return whether the evidence is enough to call it harm, given the number of metrics."""
+    """Return whether the evidence proves harm; metrics: number of metrics that are tested."""
     return evidence >= metrics / ALPHA
 
 
 def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
-    """Return the evidence that a sequence of pairs yields, each with the number of its day."""
+    """Return the evidence after a sequence of pairs; days: the number of the day of each pair."""
     detector, last, found = Detector(), None, 0.0
     for each, day in zip(excess, days):
         if day != last:
@@ -74,11 +76,11 @@ def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
 
 
 def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: int) -> float:
-    """Return the days within which harm is found in 4 of 5 cases; infinite beyond LOOKED_BACK
-    days.
+    """Return the days within which harm is found in 4 of 5 simulated runs; infinite if that takes
+    more than LOOKED_BACK days.
 
     noise: differences of pairs, from which pairs are simulated. excess: by how much the simulated
-    pairs exceed their margin, as a logarithm. a_day: number of pairs per day.
+    pairs exceed their margin, as a logarithm. a_day: pairs per day.
     """
     rng = np.random.default_rng(1)
     sizes = np.asarray(noise, float) - np.mean(noise)
@@ -89,6 +91,6 @@ def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: i
         drawn = rng.choice(sizes, RUNS) * rng.choice((-1.0, 1.0), RUNS)
         open_ &= detector.add(drawn + excess) < metrics / ALPHA
         if open_.mean() <= 1 - POWER:
-            # the first e-process that sees nothing but harm begins on the next day
+            # harm begins within a day, and the first e-process over harm alone on the next one
             return 1 + (number + 1) / a_day
     return float("inf")

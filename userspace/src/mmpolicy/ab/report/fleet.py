@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Plan an experiment on many hosts: pairs and hosts needed, by the noise of runs with equal arms.
+"""Plan an experiment on many hosts: how many pairs and hosts it needs, by the noise of runs with
+equal arms.
 
 `ab pool` makes a t test on the effects of the hosts. Their variance is the sum of the variance
 between hosts and that of the pairs of one host. Needs numpy and scipy.
@@ -26,16 +27,16 @@ LEAST_HOSTS = 2
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """The pairs and hosts that one metric needs; None if no number is enough."""
+    """The pairs and hosts that one metric needs; pairs or hosts is None if no number is enough."""
 
     metric: str
     noise: float  # standard deviation of the pairs' differences of logarithms
     files: int
     pairs: int | None  # per host
-    hosts: int | None  # fewest hosts that suffice with any number of pairs
+    hosts: int | None  # fewest hosts, if the given number is too small with any number of pairs
 
     def text(self, hosts: int, percent: float) -> str:
-        """Return the plan as text."""
+        """Return the plan as one line; percent: the change that is to be found."""
         files = f"{self.files} file{'s' * (self.files != 1)}"
         noise = f"a single pair varies by {figure(100 * self.noise, 3)} %, estimated from {files}"
         if self.pairs:
@@ -48,7 +49,9 @@ class FleetPlan:
 
 
 def power(hosts: int, error: float, effect: float, metrics: int) -> float:
-    """Return the probability that `hosts`, with this standard error each, show an effect."""
+    """Return the probability that `hosts` hosts show an effect; error: standard error of the effect
+    of each host.
+    """
     freedom = hosts - 1
     limit = stats.t.ppf(1 - ALPHA / metrics / 2, freedom)
     away = effect / error * sqrt(hosts) if error else inf
@@ -58,8 +61,8 @@ def power(hosts: int, error: float, effect: float, metrics: int) -> float:
 
 
 def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]:
-    """Return the variance of the pairs' differences in each file with enough pairs of
-    equal arms.
+    """Return the variance of the differences of pairs with equal arms, one value for each file with
+    enough of them.
     """
     found = []
     for recording in recordings.values():
@@ -74,7 +77,9 @@ def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]
 def plan_fleet(
     recordings: Mapping[str, Recording], hosts: int, percent: float, differ: float
 ) -> list[FleetPlan]:
-    """Return the plan for each metric. differ: standard deviation between hosts, in percent."""
+    """Return the plan for each metric whose noise is known. percent: the change to find. differ:
+    standard deviation of the change between hosts, in percent.
+    """
     metrics = next(iter(recordings.values())).metrics()
     wanted = sum(not metric.guard for metric in metrics) or 1
     plans = []
@@ -90,8 +95,8 @@ def plan_fleet(
 def _size(
     hosts: int, noise: float, effect: float, tau: float, metrics: int
 ) -> tuple[int | None, int | None]:
-    """Return the fewest pairs that suffice on this number of hosts; if none do, the
-    fewest hosts.
+    """Return the fewest pairs that suffice on this number of hosts, and None; or if no number of
+    pairs does, None and the fewest hosts (None: not even MOST_HOSTS).
     """
 
     def enough(number: int, pairs: float) -> bool:
@@ -103,8 +108,8 @@ def _size(
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the first number for which holds() is true, by bisection; holds() must
-    be monotonic.
+    """Return by bisection the first number from low to high for which holds() is true; None if
+    there is none. holds() must be monotonic.
     """
     if not holds(high):
         return None
@@ -115,7 +120,7 @@ def _first(holds: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def lines(plans: Sequence[FleetPlan], hosts: int, percent: float, differ: float) -> list[str]:
-    """Return the plans as text."""
+    """Return the plans as lines, with the next step if every metric has a plan."""
     head = (
         f"to find a change of {figure(percent)} % with 80 % probability, if the change differs "
         f"between hosts by {figure(differ)} %:"

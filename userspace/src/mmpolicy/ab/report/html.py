@@ -41,7 +41,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def as_element(figure: Figure, text: str) -> Markup:
-    """Return the figure as an HTML element with a label for screen readers."""
+    """Return a figure as inline SVG; text: its label for screen readers."""
     out = StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
     svg = out.getvalue()
@@ -54,7 +54,9 @@ def _labelled(text: str) -> str:
 
 
 def forest(rows: Sequence[MetricResult]) -> Markup | None:
-    """Return a forest plot: effects and intervals of all metrics that are ratios."""
+    """Return a forest plot of the effects and intervals of all metrics with an effect in percent;
+    None if there is none.
+    """
     shown = [row for row in rows if row.effect and row.relative]
     if not shown:
         return None
@@ -70,8 +72,8 @@ def forest(rows: Sequence[MetricResult]) -> Markup | None:
 
 
 def _limits(rows: Sequence[MetricResult]) -> tuple[float, float]:
-    """Return the ends of the axis: they contain all intervals and 0, but not an A/A floor that is
-    far larger.
+    """Return the ends of the axis in percent. It contains 0 and all intervals; an A/A floor that is
+    far larger may be cut.
     """
     effects = [row.effect for row in rows if row.effect]
     ends = [end for each in effects for end in (each.low, each.estimate, each.high)]
@@ -93,7 +95,7 @@ def _bar(axes: Any, place: int, row: MetricResult) -> None:
 
 
 def course(row: MetricResult) -> Markup:
-    """Return a plot of the values of both arms, pair by pair, the A/A phase first."""
+    """Return a plot of the values of both arms pair by pair, those of the A/A phase first."""
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
     places = range(1, len(pairs) + 1)
@@ -111,7 +113,7 @@ def course(row: MetricResult) -> Markup:
 
 
 def scatter(row: MetricResult) -> Markup:
-    """Return a plot of the pairs' differences, with the interval of their mean."""
+    """Return a plot of the differences of the pairs, with the interval of the effect."""
     figure, axes = _figure(8, 1.6)
     phases: list[tuple[str, Pairs]] = [("A/A", row.aa_pairs), ("A/B", row.pairs)]
     names = [name for name, pairs in phases if pairs]
@@ -137,7 +139,9 @@ def _details(rows: Sequence[MetricResult]) -> Iterator[dict[str, Any]]:
 
 
 def page(report: Report, trial: Sequence[str] = ()) -> str:
-    """Return the report as HTML, below the text of the trial that it belongs to, if any."""
+    """Return the report as HTML; trial: lines of the trial of `try` that it belongs to, printed
+    above it.
+    """
     head, lines = report.table()
     with mpl.rc_context(INLINE):
         plots = {"forest": forest(report.rows), "details": list(_details(report.rows))}

@@ -39,20 +39,21 @@ from mmpolicy.ab.report.stats import (
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.figures import figure
 
-# Risk of a margin test if the sizes of the differences decided on the number of pairs. The sizes
-# are larger if the treatment is worse by the margin, which turns 3.5 % into 5 %.
+# Level of a margin test in runs whose length depends on the sizes of the differences. Sizes are
+# larger if the treatment is worse by the margin, so at this level 5 % of such runs err.
 ALPHA_BY_SIZE = 0.035
-# One-sided p-value for unequal variances, below which the means must confirm the result of the
-# pairs. The limit is high, as at 5 % most runs would miss variances that differ twofold.
+# If a one-sided test for unequal variances has a p-value below this, the means must confirm the
+# result of the pairs. The limit is high: at 5 %, most runs would miss variances that differ
+# twofold.
 UNEVEN = 0.2
-# share of the risk that the means get, as their intervals are slightly too narrow
+# The means get only this share of the risk, as their intervals are slightly too narrow.
 OF_MEANS = 0.8
-BIG = 700  # exp() overflows above this
+BIG = 700  # above this, exp() overflows
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """The analysis of one metric."""
+    """The analysis of one metric in one run."""
 
     metric: Metric
     pairs: Pairs
@@ -68,13 +69,13 @@ class MetricResult:
     corrected: float = 1.0  # p-value, corrected for the number of metrics
     aa_corrected: float = 1.0
     metrics: int = 1
-    against: int = 0  # number of lost pairs taken as results against the effect
+    against: int = 0  # number of lost pairs that count as results against the effect
     # how the number of pairs was decided: "size", "anytime", or "" for fixed in advance
     length: str = ""
 
     @property
     def found(self) -> bool:
-        """Return whether an effect was found."""
+        """Return whether an effect was found, after correction for the number of metrics."""
         return self.effect is not None and self.corrected < ALPHA
 
     @property
@@ -85,15 +86,15 @@ class MetricResult:
 
     @property
     def too_many_lost(self) -> bool:
-        """Return whether too many pairs are lost, or more blocks of one arm than
+        """Return whether too many pairs are lost for a result, or one arm has lost more blocks than
         chance explains.
         """
         return self.uneven_lost or not few_lost(self.planned - len(self.pairs), self.planned)
 
     @property
     def good(self) -> bool | None:
-        """Return whether the effect is an improvement; None if the user did not say what is
-        better.
+        """Return whether the effect is an improvement; None without an effect, or if the user did
+        not say whether lower or higher is better.
         """
         if not self.effect or not self.metric.better:
             return None
@@ -101,11 +102,11 @@ class MetricResult:
 
     @property
     def worse(self) -> bool:
-        """Return whether the treatment was found to be worse."""
+        """Return whether the treatment was found to be worse; False if no effect was found."""
         return self.found and self.good is False
 
     def shown(self, effect: float) -> float:
-        """Return an effect as the report shows it: in percent, or in the metric's unit."""
+        """Return an effect in the unit of the report: percent, or the unit of the metric."""
         return in_percent(effect) if self.relative and isfinite(effect) else effect
 
     @property
@@ -116,51 +117,52 @@ class MetricResult:
 
     @property
     def relative(self) -> bool:
-        """Return whether the effect is in percent, so that its numbers are logarithms."""
+        """Return whether effects are logarithms, which the report shows in percent."""
         return self.scale != "difference"
 
     def text(self, effect: float, sign: str = "+") -> str:
-        """Return an effect with its unit."""
+        """Return an effect as text, in percent or in the unit of the metric."""
         value = self.shown(effect)
         if not self.relative:
             return figure(value, 4, sign)
         return f"{value:{sign}.0f} %" if abs(value) >= 1000 else f"{figure(value, 3, sign)} %"
 
     def ends(self, low: float, high: float) -> str:
-        """Return an interval as text."""
+        """Return an interval as text; "any" if it is infinite."""
         return f"{self.text(low)} .. {self.text(high)}" if isfinite(low) else "any"
 
     @cached_property
     def smallest(self) -> float:
-        """Return the smallest effect that this length finds with 80 % probability."""
+        """Return the smallest effect that a run of this length finds with 80 % probability."""
         assert self.effect
         return detectable(self.effect.deviation, self.effect.pairs, self.metrics)
 
     @cached_property
     def noise(self) -> float | None:
-        """Return how far apart equal arms may be over this number of pairs; None without an A/A
-        phase.
+        """Return the A/A floor: how far apart equal arms may lie over this number of pairs. None
+        without an A/A phase.
         """
         if not self.aa or (self.aa.scale == "difference") == self.relative:
             return None
         return floor(self.aa, self.effect.pairs if self.effect else self.aa.pairs)
 
     def means(self) -> tuple[float, float] | None:
-        """Return the mean of each arm."""
+        """Return the mean of each arm, control first; None if there is no pair."""
         pairs = self.pairs or self.aa_pairs
         if not pairs:
             return None
         control, treatment = (sum(side) / len(pairs) for side in zip(*pairs))
         return control, treatment
 
-    # Totals, in which a few blocks can outweigh all others
+    # Totals, in which a few large blocks can outweigh all others
 
     @cached_property
     def totals(self) -> tuple[float, float, float] | None:
-        """Return the ratio of totals with its interval, if the effect is a ratio, too.
+        """Return the logarithm of the ratio of totals and both ends of its interval; None if the
+        effect is no ratio.
 
-        If the variances of the arms differ, the interval of the totals is too narrow, so it is
-        widened; see means_by_logs().
+        If the variances of the arms differ, this interval would be too narrow, so it is widened by
+        means_by_logs().
         """
         if not self.effect or not self.relative:
             return None
@@ -177,8 +179,8 @@ class MetricResult:
         return treatment - control, treatment + control
 
     def _mean_bears(self, lower: bool, limit: float, alpha: float) -> bool:
-        """Return whether the means confirm that the effect is below (above) a limit; True unless
-        variances raise doubt.
+        """Return whether the means confirm that the effect is below (or, if lower is False, above)
+        a limit. True if nothing suggests that the variances differ.
 
         The mean of logarithms is lower in an arm that varies more, even if its mean is not. So if
         the treatment's blocks vary more, the means must also show that the treatment is lower.
@@ -190,9 +192,10 @@ class MetricResult:
         return all((high < limit) if lower else (low > limit) for _, low, high in ends)
 
     def _denied(self, lower: bool, limit: float) -> bool:
-        """Return whether the totals contradict that the effect is below (above) a limit.
+        """Return whether the totals contradict that the effect is below (or, if lower is False,
+        above) a limit.
 
-        They do if their interval contains the limit and their ratio lies outside the interval of
+        They do if their interval contains the limit, and their ratio lies outside the interval of
         the pairs.
         """
         if not self.totals:
@@ -204,8 +207,8 @@ class MetricResult:
 
     @cached_property
     def _of_pairs(self) -> tuple[float, float]:
-        """Return the interval of the mean effect over the pairs of blocks, under the assumption
-        that the effect is the same in all pairs.
+        """Return the interval of the mean effect over the pairs, if the effect is assumed to be
+        equal in all pairs.
         """
         assert self.effect
         if self.scale == "ratio" and self.length != "anytime":
@@ -214,7 +217,7 @@ class MetricResult:
 
     @cached_property
     def denied(self) -> bool:
-        """Return whether totals or means contradict the finding of the pairs."""
+        """Return whether totals or means contradict the result of the pairs."""
         if self.no_worse and self._denied(self.metric.better == "lower", self._limit):
             return True
         if not self.found or not self.effect:
@@ -231,7 +234,7 @@ class MetricResult:
         return more, less
 
     def worst(self) -> tuple[float, ...]:
-        """Return for each arm its largest block, divided by its mean."""
+        """Return for each arm the value of its largest block as a multiple of its mean."""
         sides = [np.asarray(side) for side in zip(*self.pairs)]
         return tuple(float(side.max() / side.mean()) for side in sides)
 
@@ -239,7 +242,7 @@ class MetricResult:
 
     @property
     def _limit(self) -> float:
-        """Return the effect that is worse by exactly the margin."""
+        """Return the effect, as a logarithm, that is worse by exactly the margin."""
         return log(at_margin(self.metric.better == "lower", self.margin))
 
     @cached_property
@@ -261,7 +264,9 @@ class MetricResult:
 
     @property
     def open(self) -> bool:
-        """Return whether the treatment may be worse than the margin permits."""
+        """Return whether the treatment may be worse than the margin permits; False if the metric
+        has no direction.
+        """
         return bool(self.metric.better) and not self.no_worse and not (self.found and self.good)
 
     @property
@@ -276,15 +281,15 @@ class MetricResult:
 
     @cached_property
     def _mean_allows(self) -> bool:
-        """Return whether the means are within the margin, too; True unless variances
-        raise doubt.
+        """Return whether the means are within the margin, too. True if nothing suggests that the
+        variances differ.
         """
         return self._mean_bears(self.metric.better == "lower", self._limit, self._margin_alpha)
 
     # Words
 
     def verdict(self) -> str:
-        """Return the verdict on this metric."""
+        """Return the verdict on this metric as text, with that on its margin if it has one."""
         if not self.margin or not self.metric.better:
             return self._verdict()
         word = "shown" if self.no_worse else "not shown"
@@ -332,7 +337,7 @@ class MetricResult:
         )
 
     def finding(self) -> str:
-        """Return the effect that was found, as text."""
+        """Return the effect that was found as text, such as "fell by 5 %, which is better"."""
         assert self.effect
         estimate, good = self.effect.estimate, self.good
         judged = "" if good is None else ", which is better" if good else ", which is worse"
@@ -344,7 +349,7 @@ class MetricResult:
         return f"{'fell' if estimate < 0 else 'rose'} {size}{judged}"
 
     def cells(self) -> Sequence[str]:
-        """Return the metric's row of the table."""
+        """Return the cells of the metric's row in the table; HEAD names the columns."""
         means = [figure(value, 5) for value in self.means() or ()] or ["-", "-"]
         noise = "-" if self.noise is None else f"±{self.text(self.noise, '')}"
         name, pairs = self.metric.name, f"{len(self.pairs)} of {self.planned}"

@@ -20,21 +20,21 @@ from mmpolicy.figures import figure
 class Neighbours:
     """A metric of untreated units, compared between blocks with few and with many treated units."""
 
-    metric: str
-    levels: tuple[int, int]  # percent
+    metric: str  # a metric of untreated units
+    levels: tuple[int, int]  # percent of the units that are treated: few, many
     effect: Effect
     corrected: float  # p-value, corrected for the number of metrics
 
     @property
     def found(self) -> bool:
-        """Return whether the metric depends on the share of treated units."""
+        """Return whether the metric of untreated units depends on how many others are treated."""
         return self.corrected < ALPHA
 
     def _shown(self, effect: float) -> float:
         return effect if self.effect.scale == "difference" else in_percent(effect)
 
     def text(self) -> str:
-        """Return the effect in words."""
+        """Return the effect in a sentence, with interval and p."""
         few, many = self.levels
         unit = "" if self.effect.scale == "difference" else " %"
         size, *ends = (
@@ -48,11 +48,11 @@ class Neighbours:
         )
 
     def doubt(self) -> str:
-        """Return why the result of a split is invalid, as text."""
+        """Return as text why a result of split is not valid."""
         return f"the treatment also acts on untreated units: {self.text()}; use --design switchback"
 
     def data(self) -> dict[str, Any]:
-        """Return the effect for JSON."""
+        """Return the effect for JSON, in percent or in the unit of the metric."""
         ends = {"estimate": self.effect.estimate, "low": self.effect.low, "high": self.effect.high}
         numbers = {name: self._shown(end) for name, end in ends.items()}
         about = {"metric": self.metric, "percent": list(self.levels), "scale": self.effect.scale}
@@ -60,8 +60,8 @@ class Neighbours:
 
 
 def neighbours_of(recording: Recording) -> list[Neighbours]:
-    """Return the effect on untreated units for each metric with at least two pairs of
-    such blocks.
+    """Return the effect on untreated units for each metric that has at least two pairs of blocks
+    with few and many treated units; [] without --exposure.
     """
     levels = recording.header.get("saturation")
     if not levels:
@@ -79,7 +79,7 @@ def neighbours_of(recording: Recording) -> list[Neighbours]:
 
 
 def unseen_by_split(metrics: Sequence[Metric]) -> Iterator[str]:
-    """Yield notes on effects that no split can see, whatever its numbers are."""
+    """Yield notes on effects that a split design cannot see, whatever its numbers are."""
     yield (
         "--design split compares units (processes or cgroups) side by side, so it "
         "shows the effect on a unit's own memory, not that on other units (free lists, "

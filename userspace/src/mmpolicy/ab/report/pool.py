@@ -43,38 +43,38 @@ from mmpolicy.figures import figure
 
 TOSSES = 9999  # number of times that the assignments of all hosts are redrawn
 LEAST_PAIRS = 3  # fewest pairs of a host from which its noise is estimated
-LEAST_NOISE = 1e-17  # lower bound of a variance
-STANDS_OUT = 5.0  # a pair is an outlier if it exceeds the median of its host by this factor
+LEAST_NOISE = 1e-17  # lower bound of variances, to divide by them
+STANDS_OUT = 5.0  # a pair is an outlier above this multiple of the median size on its host
 NAMED = 3  # most hosts that a verdict names
-# Kinds of doubt that chance raises on this share of hosts. They count only if more hosts have
-# them.
+# On this share of hosts, chance alone raises a doubt of this kind. Such doubts count only if
+# significantly more hosts have them.
 BY_CHANCE = {AA: DIRTY, CARRY: ALPHA}
 NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class HostEffect:
-    """The pairs of a host: differences of logarithms."""
+    """The pairs of a host for one metric, as differences of logarithms."""
 
     name: str
     d: Vector
     sums: Vector = field(default_factory=lambda: NOTHING)  # sum of both arms' logarithms, by pair
     moments: Vector = field(default_factory=lambda: NOTHING)  # start of each pair, in seconds
-    against: int = 0  # number of lost pairs taken as results against the effect
+    against: int = 0  # number of lost pairs that count as results against the effect
 
     def opposed(self, sign: float) -> HostEffect:
-        """Return the host with its lost pairs, all of this sign."""
+        """Return this host with its lost pairs added, all of this sign and of the largest size."""
         return replace(self, d=np.asarray(with_lost(self.d.tolist(), self.against, sign)))
 
     @property
     def mean(self) -> float:
-        """Return the mean difference of the pairs."""
+        """Return the mean difference of the pairs, which is the effect on this host."""
         return float(self.d.mean())
 
     @property
     def off(self) -> float:
-        """Return by how much lost pairs may move the mean, if each is as far off as the farthest
-        pair.
+        """Return by how much lost pairs may move the mean, if each lies as far from it as the
+        farthest pair.
         """
         if not self.against:
             return 0.0
@@ -83,7 +83,7 @@ class HostEffect:
 
     @property
     def noise(self) -> float:
-        """Return the variance of the pairs' differences."""
+        """Return the variance of the differences of the pairs."""
         return max(float(self.d.var(ddof=1)), LEAST_NOISE)
 
 
@@ -130,8 +130,8 @@ def variances_of(hosts: Sequence[HostEffect]) -> Vector:
 
 
 def tau_squared(effects: Vector, variances: Vector) -> float:
-    """Return the variance between hosts by Paule and Mandel: for this value, Q equals its
-    expectation.
+    """Return the variance between hosts by Paule and Mandel: the value with which Cochran's Q
+    equals its expectation.
     """
 
     def excess(tau2: float) -> float:
@@ -139,16 +139,16 @@ def tau_squared(effects: Vector, variances: Vector) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # for this value, Q is at most a fourth of the number of hosts
+    # with this value, Q is at most a fourth of the number of hosts, so the solution is below it
     far = float(np.ptp(effects) ** 2)
     return float(optimize.brentq(excess, 0.0, far, xtol=1e-15))
 
 
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
-    """Return the effects on these hosts and on further ones, for two hosts or more.
+    """Return the effects on these hosts and on further ones; there must be two hosts or more.
 
-    Lost pairs are taken as results against the effect. For these hosts, each is as large as the
-    largest pair of its host, as in a report. For further hosts, lost pairs may move the mean by
+    Lost pairs count as results against the effect. For these hosts, each lost pair is as large as
+    the largest pair of its host, as in a report. For further hosts, lost pairs may move the mean by
     HostEffect.off, so the interval is wider by that at both ends (bounds of Horowitz and Manski,
     1998).
     """
@@ -182,8 +182,8 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
 
 
 def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
-    """Return the p-value by redrawn assignments if all lost pairs are results against
-    the effect.
+    """Return the p-value by redrawn assignments, with all lost pairs as results against the effect;
+    0 if none is lost, 1 if the lost pairs turn the effect round.
     """
     if not any(host.against for host in hosts):
         return 0.0
@@ -195,7 +195,7 @@ def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
 
 @dataclass(frozen=True)
 class Coins:
-    """Randomisation inference over the assignments of all pairs of these hosts."""
+    """Inference from redrawing the random assignments of all pairs of these hosts."""
 
     p: float
     low: float  # interval of the effects that the redrawn assignments do not reject
@@ -207,8 +207,8 @@ class Coins:
     def of(
         cls, hosts: Sequence[HostEffect], seed: int, tosses: int, with_totals: bool = False
     ) -> Coins:
-        """Redraw all assignments: the mean over a random subset of pairs replaces the mean over
-        all.
+        """Redraw all assignments `tosses` times. Each time, the mean over a random subset of pairs
+        takes the place of the mean over all.
         """
         rng = np.random.default_rng(seed)
         seen = sum(host.mean for host in hosts)
@@ -233,7 +233,7 @@ class Coins:
 
 
 def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Means:
-    """Return the ratio of means and the totals, which check the effect of the pairs."""
+    """Return the ratio of means and the totals of these hosts, to check the effect of the pairs."""
     known = [host for host in hosts if len(host.sums) == len(host.d)]
     coins = Coins.of(known, seed, tosses, with_totals=True)
     spread = spread_of([(host.d, host.sums) for host in known])
@@ -264,27 +264,29 @@ def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
 
 
 def _span(recording: Recording) -> tuple[str, str]:
-    """Return when a run began and ended, as texts that sort by time (UTC)."""
+    """Return when a run began and ended, in UTC, as texts whose order is that of time."""
     start: str = recording.header["started"]
     return start, max([start, *(each["at"] for each in recording.blocks.values() if "at" in each)])
 
 
 def label_of(path: str, recording: Recording) -> str:
-    """Return the name of a host in the table, with its labels."""
+    """Return the name of a host in the table: its name, or else the path of its file, and its
+    labels.
+    """
     host = recording.header["host"]
     labels = " ".join(f"{key}={value}" for key, value in host.get("labels", {}).items())
     return f"{host.get('name') or path} {labels}".strip()
 
 
 class Left(NamedTuple):
-    """The reason why a host is left out."""
+    """The reason why a host is left out for a metric."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class HostRun:
-    """The results of one file. A fleet has thousands of files, so their samples are not kept."""
+    """The results of one file. The samples are dropped, as a fleet may have thousands of files."""
 
     path: str
     digest: str
@@ -299,7 +301,7 @@ class HostRun:
 
     @classmethod
     def of(cls, path: str, recording: Recording) -> HostRun:
-        """Return the results of a recording."""
+        """Return the results of a recording; raise an error if it does not identify its host."""
         if not recording.header.get("digest"):
             text = (
                 f"{path} was written by an old version of mmpolicy, which did not record the host"
@@ -316,7 +318,7 @@ class HostRun:
 
 
 def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Left:
-    """Return the effect on a host, or the reason why it has none."""
+    """Return the effect of a metric on a host, or the reason why there is none."""
     by_pair, firsts = recording.by_pair(metric, "ab"), recording.firsts()
     pairs = list(by_pair.values())
     scale, d = differences(pairs)
@@ -336,7 +338,9 @@ def _effect(label: str, recording: Recording, metric: Metric) -> HostEffect | Le
 
 
 def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
-    """Return the start of each pair in seconds, by the time of day if the header has it."""
+    """Return when each pair began, in seconds since 1970, or since the run began if the header has
+    no time of day.
+    """
     started = recording.header["started"]
     start = datetime.fromisoformat(started).timestamp() if started else 0.0
     began: dict[int, float] = {}
@@ -346,7 +350,7 @@ def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
 
 
 def _check_same(first: HostRun, other: HostRun) -> None:
-    """Refuse a file of another experiment."""
+    """Raise an error if the two files are not of one experiment."""
     if other.digest != first.digest:
         text = f"{other.path} and {first.path} are not of the same experiment"
         hint = "give the files of one `mmpolicy ab run` command that ran on each host, see ab.md"
@@ -354,8 +358,8 @@ def _check_same(first: HostRun, other: HostRun) -> None:
 
 
 def _check_own(runs: Sequence[HostRun]) -> None:
-    """Refuse two files with the same seed that overlap in time, as their assignments are not
-    independent.
+    """Raise an error if two files have the same seed and overlap in time: their assignments are
+    then the same, so they do not count as two hosts.
     """
     ordered = sorted(runs, key=lambda run: (run.seed, run.span))
     for first, then in zip(ordered, ordered[1:]):
@@ -374,7 +378,7 @@ def _check_own(runs: Sequence[HostRun]) -> None:
 
 
 class Pool:
-    """Files of one experiment on many hosts."""
+    """The result of one experiment over the files of many hosts."""
 
     def __init__(self, recordings: Iterable[tuple[str, Recording]]) -> None:
         self.runs: list[HostRun] = []
@@ -398,14 +402,17 @@ class Pool:
     # Reasons for doubt
 
     def stopped(self) -> list[str]:
-        """Return the hosts on which a guard broke in the treatment. They are never left out."""
+        """Return the hosts whose run a guard has ended in the treatment; they are never
+        left out.
+        """
         return [run.label for run in self.runs if run.stopped]
 
     @cached_property
     def open_doubts(self) -> list[tuple[str, str]]:
-        """Return the doubts that make the result inconclusive, each with its host.
+        """Return the doubts that make the pool inconclusive, each with its host.
 
-        Whether totals agree with pairs is tested over all hosts together, see Means.
+        Whether totals contradict the pairs is not a doubt here: Means tests it over all hosts
+        together.
         """
         kinds = {OWN}
         for kind, rate in BY_CHANCE.items():
@@ -425,11 +432,11 @@ class Pool:
 
     @cached_property
     def exit(self) -> Exit:
-        """Return the exit code: 8 if any metric is worse; 0 only for a result that holds on every
-        host.
+        """Return the exit code: WORSE if any metric is worse; DONE if the result holds on every
+        host; else INCONCLUSIVE.
 
-        For 0, a metric is better on these hosts and on further ones, and no guard broke or is in
-        doubt.
+        DONE needs one metric that is better on these hosts and on further ones, all others within
+        their margins, and no host that is in doubt, left out, or stopped by a guard.
         """
         known = [metric for metric in self.metrics if metric.name in self.results]
         if any(self._worse(metric) for metric in known):
@@ -443,7 +450,9 @@ class Pool:
         return Exit.DONE if better else Exit.INCONCLUSIVE
 
     def _shown(self, metric: Metric) -> bool:
-        """Return whether an effect was found, and the means confirm it."""
+        """Return whether an effect was found on these hosts and on further ones, and the means
+        confirm it.
+        """
         wanted = sum(not each.guard for each in self.metrics)
         found, level = self.results[metric.name], ALPHA / max(wanted, 1)
         lower = found.mean < 0
@@ -455,21 +464,23 @@ class Pool:
         return wanted and self._shown(metric)
 
     def _worse(self, metric: Metric) -> bool:
-        """Return whether a metric is worse by more than its margin permits."""
+        """Return whether a metric is shown to be worse, and not to be within its margin."""
         if not metric.better or not self._shown(metric):
             return False
         return not self._good(metric) and not self._within(metric)
 
     def _bear(self, metric: Metric, lower: bool, limit: float) -> bool:
-        """Return whether the means of all hosts confirm that the effect is below
-        (above) a limit.
+        """Return whether the means of all hosts confirm that the effect is below (or, if lower is
+        False, above) a limit.
         """
         found = self.results[metric.name]
         end = found.high if lower else found.low
         return self.means[metric.name].bear(lower, limit, found.mean, end)
 
     def _within(self, metric: Metric) -> bool:
-        """Return whether the treatment is shown to be no worse than the margin."""
+        """Return whether the treatment is shown to be worse by less than the margin, or better;
+        False without a margin.
+        """
         margin = metric.margin or self.margin
         if not margin:
             return False
@@ -479,7 +490,7 @@ class Pool:
         return shown and self._bear(metric, lower, limit)
 
     def lines(self) -> list[str]:
-        """Return the result as text."""
+        """Return the result as lines of text."""
         lines = []
         for metric in self.metrics:
             hosts = self.effects[metric.name]
@@ -588,7 +599,7 @@ def _percent(effect: float) -> str:
 
 
 def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each host with the first reason why the pool doubts it or leaves it out, as text."""
+    """Return each host once, with the first of its reasons, as text."""
     firsts: dict[str, str] = {}
     for host, reason in reasons:
         firsts.setdefault(host, reason)
@@ -604,7 +615,7 @@ def _lost(hosts: Iterable[HostEffect]) -> list[str]:
 
 
 def _some(texts: Sequence[str]) -> str:
-    """Return the first few of some texts, and the number of the others."""
+    """Return the first NAMED texts, and how many more there are."""
     more = len(texts) - NAMED
     return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
 """Check the effect of the pairs by the means of many hosts. Needs numpy and scipy.
 
-The effect on a host is a mean of logarithms. It is lower where blocks vary more, even if their
-mean is not lower, and a few very long blocks hardly change it. Users, however, notice the mean.
+The effect on a host is a mean of logarithms. That mean is lower where blocks vary more, even if
+their plain mean is not lower, and a few very long blocks hardly change it. Users, however, notice
+the plain mean.
 """
 
 from __future__ import annotations
@@ -24,21 +25,23 @@ Logs = tuple[Vector, Vector]  # difference and sum of both arms' logarithms, by 
 
 @dataclass(frozen=True)
 class Means:
-    """How unequal variances change the ratio of means, and the totals of all hosts;
-    in logarithms.
+    """How unequal variances change the ratio of means, and the totals over all hosts. All numbers
+    except p-values are logarithms.
     """
 
     more_p: float = 1.0  # p-value for the hypothesis that the treatment's blocks vary no more
     less_p: float = 1.0
-    rise: float = 0.0
-    down: float = 0.0  # error of `rise` downward and upward
+    rise: float = 0.0  # by how much the variances raise the ratio of means
+    down: float = 0.0  # error of `rise` downward, and in `up` upward
     up: float = 0.0
     pairs: Ends = (-inf, inf)  # interval of the effect by redrawn assignments
     total: float = 0.0
     totals: Ends = (0.0, 0.0)  # interval of `total` by redrawn assignments
 
     def bear(self, lower: bool, limit: float, mean: float, end: float) -> bool:
-        """Return whether the means confirm that the effect is below (above) a limit."""
+        """Return whether the means confirm that the effect is below (or, if lower is False, above)
+        a limit. mean, end: the effect, and the end of its interval that is nearer to the limit.
+        """
         if lower:
             uneven, far = self.more_p < UNEVEN, mean + self.rise + hypot(end - mean, self.up)
             denied = self.totals[1] >= limit and self.total > self.pairs[1]
@@ -49,10 +52,10 @@ class Means:
 
 
 def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
-    """Return the fields of Means that come from variances; each host counts equally.
+    """Return the fields of Means that come from the variances; each host counts equally.
 
-    The p-value is the probability of so large a sum over all pairs if the arms of each pair were
-    swapped at random, by the normal approximation.
+    A p-value is the probability of a sum over all pairs that is so large, if the arms of each pair
+    were swapped at random; it is computed by the normal approximation.
     """
     signs = []
     for d, sums in hosts:
@@ -70,7 +73,9 @@ def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
 
 
 def sides_of(d: Vector, sums: Vector) -> tuple[Vector, Vector]:
-    """Return the values of treatment and control, scaled so that the mean of a host is 1."""
+    """Return the values of treatment and control by pair, scaled so that the sums of
+    both arms have the mean 1 on every host.
+    """
     treatment, control = np.exp((sums + d) / 2), np.exp((sums - d) / 2)
     usual = (treatment.mean() + control.mean()) / 2
     return treatment / usual / len(d), control / usual / len(d)

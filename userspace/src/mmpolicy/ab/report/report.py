@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The report on a recording: numbers and text."""
+"""The report on one recording: its analysis as numbers and as text."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from mmpolicy.errors import Exit
 from mmpolicy.figures import figure
 from mmpolicy.render import table
 
-# Kinds of doubts. A pool decides about AA, CARRY, TOTALS and LOST over all its hosts together.
+# Kinds of doubt. A doubt of kind OWN counts for its host alone; a pool judges the others over all
+# its hosts together.
 OWN, AA, CARRY, TOTALS, LOST = "", "A/A", "carry-over", "totals", "lost"
 LOST_OF_HOST = 1 / 3  # share of lost pairs above which a pool leaves a host out
 
 
 class Doubt(NamedTuple):
-    """A reason why a run shows nothing."""
+    """A reason why the result of a run is not valid."""
 
     kind: str
     text: str
-    metric: str = ""  # the metric; "" if the reason concerns all
+    metric: str = ""  # the metric that the reason concerns; "" for all
 
 
 HEAD = (
@@ -73,7 +74,9 @@ def _row(recording: Recording, metric: Metric, margin: float, metrics: int) -> M
 
 
 def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
-    """Return the analysis of each metric, corrected for the number of metrics in the same role."""
+    """Return the analysis of each metric, with p-values corrected for the number of metrics that
+    have the same role (guard or not).
+    """
     metrics = recording.metrics()
     number = Counter(metric.guard for metric in metrics)
     rows = [_row(recording, metric, margin, number[metric.guard]) for metric in metrics]
@@ -91,7 +94,7 @@ def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
 
 
 def _carry_corrected(rows: list[MetricResult]) -> list[MetricResult]:
-    """Return rows whose carry-over p-values are corrected for the number of rows."""
+    """Return rows whose p-values of carry-over are corrected for the number of rows."""
     left = holm([row.carry.share_p for row in rows])
     halves = holm([row.carry.halves_p for row in rows])
     return [
@@ -105,11 +108,11 @@ def _told(lengths: Iterable[tuple[str, int]]) -> str:
 
 
 class Report:
-    """The analysis of a recording: metrics, balance, doubts, verdict."""
+    """The analysis of a recording: metrics, balance, doubts and the verdict."""
 
     def __init__(self, recording: Recording, detect: float = 5.0, margin: float = 0.0) -> None:
         self.recording = recording
-        self.detect = detect  # change in percent for which the report says how many pairs find it
+        self.detect = detect  # percent: the report says how many pairs find a change of this size
         self.header = recording.header
         self.margin = margin or self.header.get("margin") or 0.0  # percent
         self.rows = rows_of(recording, self.margin)
@@ -121,12 +124,14 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Return whether both arms have the same settings, as in a run that measures noise."""
+        """Return whether both arms have the same settings: such a run measures the noise."""
         return bool(self.header["control"]["settings"] == self.header["treatment"]["settings"])
 
     @property
     def harmed(self) -> bool:
-        """Return whether a guard broke in the treatment, and not just by chance in this arm."""
+        """Return whether a guard broke in the treatment, and chance does not explain that it broke
+        in this arm.
+        """
         return self._stopped_in_treatment and self._by_chance < ALPHA
 
     @property
@@ -135,8 +140,8 @@ class Report:
 
     @property
     def _by_chance(self) -> float:
-        """Return the probability that the first break of a guard falls in the treatment, if guards
-        break at the same rate in both arms.
+        """Return the probability that the first break of a guard falls into the treatment, if
+        guards break equally often in both arms.
         """
         control, treatment = self.recording.exposure()
         return float(treatment / (control + treatment))
@@ -144,7 +149,7 @@ class Report:
     # Reasons for doubt
 
     def _reasons(self) -> Iterator[Doubt]:
-        """Yield all reasons why the run shows nothing, whatever its numbers are."""
+        """Yield all reasons why the result is not valid, whatever its numbers are."""
         for text in self._doubts():
             yield Doubt(OWN, text)
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
@@ -227,7 +232,7 @@ class Report:
         return f"{text}; the value is missing or not a number in {lost}"
 
     def notes(self) -> Iterator[str]:
-        """Yield notes that do not change the verdict."""
+        """Yield notes about the run; none of them changes the verdict."""
         pairs, need = self.header["aa_pairs"], least_pairs(len(self.rows), DIRTY)
         if self.recording.length == "anytime" and self.recording.end.get("status") != "done":
             yield (
@@ -277,7 +282,7 @@ class Report:
 
     @property
     def exit(self) -> Exit:
-        """Return the exit code: worse, inconclusive or done."""
+        """Return the exit code: WORSE, INCONCLUSIVE or DONE."""
         if self.harmed or self._worse:
             return Exit.WORSE
         if self.doubts:
@@ -291,7 +296,9 @@ class Report:
 
     @property
     def _worse(self) -> list[MetricResult]:
-        """Return the metrics that are worse, except those in doubt."""
+        """Return the metrics that are worse, without those that are in doubt; [] if a doubt
+        concerns the whole run.
+        """
         doubted = {each.metric for each in self.reasons}
         if self.same or "" in doubted:
             return []
@@ -300,13 +307,15 @@ class Report:
 
     @property
     def only_margin(self) -> bool:
-        """Return whether the run only asks if the treatment is no worse than a margin."""
+        """Return whether the run only tests that the treatment is no worse than a margin, and need
+        not show a gain.
+        """
         guards = [row.metric.guard for row in self.rows]
         return all(guards) or bool(self.margin and not any(guards))
 
     @property
     def conclusive(self) -> bool:
-        """Return whether the run has a result."""
+        """Return whether the run has a result: it is not inconclusive, and there is no doubt."""
         return not self.doubts and self.exit != Exit.INCONCLUSIVE
 
     def verdict(self) -> str:
@@ -337,9 +346,10 @@ class Report:
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
-        """Yield sentences about metrics that are shown to be no worse, and about the others.
+        """Yield sentences that name the metrics that are shown to be no worse than their margins,
+        and those that are not.
 
-        Without a margin, none is shown to be no worse.
+        Metrics without a margin cannot be shown to be no worse.
         """
         for shown in (True, False):
             for margin in sorted({row.margin for row in self.rows}):
@@ -351,13 +361,13 @@ class Report:
                     yield f"{'' if shown else 'not shown to be '}no worse {than}: {names}"
 
     def lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield for each metric the number of pairs that finds a change of `detect` percent."""
+        """Yield for each metric how many pairs find a change of `detect` percent."""
         for row, noise in self._noises():
             yield row.metric.name, suggest_pairs(noise, self.detect, row.metrics)
 
     def margin_lengths(self) -> Iterator[tuple[str, int]]:
-        """Yield for each metric the number of pairs that shows that equal arms are no worse than
-        the margin.
+        """Yield for each judged metric how many pairs show, if the arms are equal, that the
+        treatment is no worse than the margin.
         """
         for row, noise in self._noises():
             if row in self.judged:
@@ -394,7 +404,7 @@ class Report:
         return found
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return all facts about the run that do not belong to a metric."""
+        """Return the facts about the run as (name, text); results of metrics are elsewhere."""
         header = self.header
         timing = (
             f"blocks of {figure(header['block_s'])} s, the first {figure(header['washout_s'])} s "
@@ -435,7 +445,7 @@ class Report:
         return [*facts, ("host", host)]
 
     def _extras(self) -> Iterator[tuple[str, str]]:
-        """Yield facts about the run that only some runs have."""
+        """Yield facts that only some runs have: the command at each switch, and counts."""
         if self.header.get("at_switch"):
             yield "at switch", self.header["at_switch"]
         names = {"decisions": "decisions", "timed": "timed faults", "missed": "faults missed"}
@@ -445,7 +455,7 @@ class Report:
                 yield name, ", ".join(f"{count} in {arm}" for arm, count in counts.items())
 
     def _unseen(self) -> str:
-        """Return how many blocks may be bad although no block of the treatment was, as text."""
+        """Return as text how rare events must be for this number of blocks to miss them."""
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"
@@ -462,11 +472,11 @@ class Report:
         return ", ".join(seen) or ("not seen" if tested else "not tested: too few pairs or samples")
 
     def table(self) -> tuple[Sequence[str], list[Sequence[str]]]:
-        """Return head and rows of the table of metrics."""
+        """Return head and rows of the table with one row for each metric."""
         return HEAD, [row.cells() for row in self.rows]
 
     def lines(self) -> list[str]:
-        """Return the report as text."""
+        """Return the report as lines of text; the last one is the verdict."""
         width = max(len(name) for name, _ in self.facts())
         lines = [f"{name:{width}}  {value}" for name, value in self.facts()]
         lines += ["", *table(*self.table()), ""]

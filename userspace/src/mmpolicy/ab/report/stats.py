@@ -23,22 +23,23 @@ from mmpolicy.ab.design import ALPHA, POWER, differences, with_lost
 
 EXACT_PAIRS = 16  # most pairs for which all 2^n assignments are enumerated
 RESAMPLES = 9999  # number of random assignments for more pairs
-REDRAWS = 999  # number of random assignments in tests where each takes longer
-AT_ONCE = 1 << 16  # values of units that are processed together
-PLACE = 4.0  # If the effect of the order within pairs has this t value or more, it is subtracted.
-# order statistics to add on each side, as the width of the interval decides when the bench ends
+REDRAWS = 999  # number of random assignments in tests where each one takes longer
+AT_ONCE = 1 << 16  # values of units that are processed together, to bound memory
+PLACE = 4.0  # the effect of the order within pairs is subtracted if its t value is this or more
+# Order statistics that are added on each side: runs end when the interval is narrow, which makes it
+# too narrow.
 SPARE = 1
-ROUNDING = 1e-12  # sums that differ by less, relative to the summands, are equal
+ROUNDING = 1e-12  # sums count as equal if they differ by less than this share of the summands
 
 Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect on one metric. The numbers are logarithms, unless the scale is "difference"."""
+    """The effect on one metric. Its numbers are logarithms, unless the scale is "difference"."""
 
     scale: str  # see differences()
-    pairs: int
+    pairs: int  # number of pairs
     estimate: float
     low: float  # lower end of the 95 % interval
     high: float
@@ -48,7 +49,7 @@ class Effect:
 
 
 def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[bool] = ()) -> Effect:
-    """Return estimate, 95 % interval and p of at least two pairs (control, treatment).
+    """Return estimate, 95 % interval and p-value of at least two pairs (control, treatment).
 
     first: in switchback, whether the first block of each pair has the treatment.
     """
@@ -68,7 +69,7 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[boo
 
 
 def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return the effect, with an interval and a p-value that are valid at any look."""
+    """Return the effect with interval and p-value that are valid however often one looks."""
     _, estimate, low, high = sequence(list(pairs))
     d = in_turn(list(pairs))
     return replace(
@@ -77,9 +78,9 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with its p-value if `lost` pairs are results against it.
+    """Return the effect with the p-value that it has if `lost` lost pairs count against it.
 
-    If they outweigh the effect, p is 1, as lost pairs are no evidence for the other direction.
+    If the lost pairs outweigh the effect, p is 1: they are no evidence for the other direction.
     """
     shown = effect.d.tolist()
     d = np.asarray(with_lost(shown, lost))
@@ -89,14 +90,14 @@ def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
 
 @lru_cache(maxsize=4)
 def _tosses(octets: int, seed: int) -> Vector:
-    """Return rows of random 0 and 1, eight for each octet."""
+    """Return RESAMPLES rows of random 0 and 1, with 8 * octets in each."""
     drawn = np.frombuffer(np.random.default_rng(seed).bytes(RESAMPLES * octets), np.uint8)
     return np.unpackbits(drawn).reshape(RESAMPLES, -1).astype(float)
 
 
 def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
-    """Return the sums and the sizes of subsets of d: of all subsets, or of random ones if there
-    are too many.
+    """Return sums and sizes of subsets of d: of all 2^n subsets, or for more than EXACT_PAIRS
+    values of random ones.
     """
     if len(d) > EXACT_PAIRS:
         chosen = _tosses(-(-len(d) // 8), seed)[:, : len(d)]
@@ -108,7 +109,9 @@ def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
 
 
 def _share(hits: NDArray[np.bool_], pairs: int) -> float:
-    """Return the share of hits; among random assignments, the observed one counts as one more."""
+    """Return the share of hits. If the assignments are random, the observed one is added as a hit,
+    so that p is never 0.
+    """
     more = int(pairs > EXACT_PAIRS)
     return float((hits.sum() + more) / (len(hits) + more))
 
@@ -182,7 +185,7 @@ def _lean(d: Vector) -> float:
 
 
 def _moved(lean: float) -> float:
-    """Return the two-sided level of the end that BCa moves outward."""
+    """Return the two-sided level of the end that BCa moves outward; lean: see _lean()."""
     z = lean + stats.norm.isf(ALPHA / 2)
     return float(2 * stats.norm.sf(lean + z / (1 - lean * z)))
 
@@ -217,7 +220,7 @@ def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
     """Return the 95 % interval of the median: all values that the sign test does not reject.
 
     It is for runs that stop when this interval is narrow enough. Such runs stop more often when
-    chance makes it narrow, so the interval has one more value on each side than for a fixed
+    chance makes the interval narrow, so it has SPARE more values on each side than for a fixed
     length.
     """
     ordered = np.sort(d)
@@ -227,7 +230,7 @@ def median_interval(d: Sequence[float] | Vector) -> tuple[float, float]:
 
 def spread_p(pairs: Sequence[tuple[float, float]], seed: int, more: bool) -> float:
     """Return the one-sided p-value for the hypothesis that the treatment's logarithms vary no more
-    (no less).
+    than the control's (or, if more is False, no less).
 
     If both arms vary equally, the difference of a pair is not correlated with its sum (Pitman and
     Morgan 1939), so their product could as well have the other sign.
@@ -237,8 +240,8 @@ def spread_p(pairs: Sequence[tuple[float, float]], seed: int, more: bool) -> flo
 
 
 def apart(d: Vector, sums: Vector) -> Vector:
-    """Return for each pair the evidence that the treatment varies more; negative if it varies
-    less.
+    """Return a number for each pair: positive if it suggests that the treatment varies more than
+    the control, negative if less.
     """
     found: Vector = (d - d.mean()) * (sums - sums.mean())
     return found
@@ -263,8 +266,8 @@ def totals(
 
 
 def rise_of_mean(d: Vector, sums: Vector, alpha: float) -> tuple[float, float, float]:
-    """Return how much the variances change the logarithm of the ratio of means, and the error of
-    this.
+    """Return by how much the variances raise the logarithm of the ratio of means, and the errors of
+    this downward and upward.
 
     The mean of lognormal values exceeds their geometric mean by half the variance of their
     logarithms. d, sums: difference and sum of both arms' logarithms. The errors downward and
@@ -322,21 +325,23 @@ def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, fl
 
 
 def _slack(y: Vector) -> float:
-    """Return the tolerance for rounding, so that the observed result counts as
-    extreme as itself.
+    """Return the tolerance for rounding. Without it, the observed result might count as less
+    extreme than itself.
     """
     return ROUNDING * float(np.nanmax(np.abs(y)))
 
 
 def _in_turns(first: NDArray[np.bool_]) -> Vector:
-    """Return 1 for each block with the treatment, else 0."""
+    """Return 1 for each block with the treatment and 0 for the others, in order; first: whether the
+    first block of a pair has the treatment.
+    """
     blocks = np.repeat(first, 2, axis=-1).astype(float)
     blocks[..., 1::2] = 1 - blocks[..., 1::2]
     return blocks
 
 
 def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
-    """Return by least squares how y depends on the arm of a block, and on the arm of the block
+    """Return by least squares how y depends on the arm of its block, and on the arm of the block
     before.
     """
     rises = np.diff(y)
@@ -350,11 +355,11 @@ def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
 
 
 def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[float, float]:
-    """Return the same as left_over() for split. y, treated: a row for each block, a column for
-    each unit.
+    """Return the share of the effect that lasts into the next block, and its p-value, for split.
 
-    The means of units and of blocks are subtracted. The assignments of the blocks are redrawn:
-    they decide which of two groups of units has the treatment.
+    y, treated: a row for each block, a column for each unit. The means of units and of blocks are
+    subtracted. The assignments of the blocks are redrawn: they decide which of two groups of units
+    has the treatment.
     """
     rng, arms = np.random.default_rng(seed), treated.astype(float)
     (now,) = _regress_units(y, arms)
@@ -386,16 +391,18 @@ def _regress_units(y: Vector, *causes: Vector) -> Vector:
 
 
 def _centred(values: Vector) -> Vector:
-    """Return values without the means of units and of blocks."""
+    """Return values (rows: blocks, columns: units) from which the means of rows and of columns are
+    subtracted.
+    """
     by_block, by_unit = values.mean(axis=-1, keepdims=True), values.mean(axis=-2, keepdims=True)
     centred: Vector = values - by_unit - by_block + by_block.mean(axis=-2, keepdims=True)
     return centred
 
 
 def growth_p(first: Vector, second: Vector, seed: int) -> float:
-    """Return the p-value of an effect that is larger in the second half of the blocks.
+    """Return the p-value for an effect that is larger in the second half of the blocks.
 
-    An effect without delay differs between the halves only by noise, whose sign the random
+    If the effect has no delay, its two halves differ only by noise, whose sign the random
     assignment decides.
     """
     return p_below((first - second) * np.sign((first + second).sum()), seed)
@@ -411,13 +418,15 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def detectable(deviation: float, pairs: int, metrics: int) -> float:
-    """Return the smallest effect that this many pairs find with 80 % probability."""
+    """Return the smallest effect that this many pairs find with 80 % probability; deviation: of the
+    differences of pairs.
+    """
     t = stats.t(pairs - 1)
     return float((t.ppf(1 - ALPHA / metrics / 2) + t.ppf(POWER)) * deviation / pairs**0.5)
 
 
 def floor(aa: Effect, pairs: int) -> float:
-    """Return how far apart the means of this many pairs of equal arms may be, by the A/A phase.
+    """Return how far apart the means of this many pairs of equal arms may lie; aa: the A/A phase.
 
     This is the difference in that phase, plus the spread around it that 95 % of runs do not
     exceed.
@@ -437,7 +446,7 @@ def binomial_tail_of(hits: int, number: int, rate: float) -> float:
 
 
 def imbalance(control: int, treatment: int) -> float:
-    """Return the p-value of unequal numbers of units, if both arms had equal shares
-    (chi-square).
+    """Return the chi-square p-value of two numbers of units that differ so much, if each unit had
+    equal chances for both arms.
     """
     return float(stats.chisquare([control, treatment]).pvalue) if control + treatment else 1.0

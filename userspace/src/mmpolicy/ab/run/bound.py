@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms for a service that is bound to a profile: it stays bound (treatment), or is unbound for one
-block (control).
+"""Arms for a service that is bound to a profile: the service stays bound (treatment), or is unbound
+for one block (control).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mmpolicy.control.state import bind, read_state, unbind
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
-LEASE_S = 10.0  # the binding is checked four times in this many seconds
+LEASE_S = 10.0  # renew() checks the binding four times in this many seconds
 
 
 class Bound(Changes):
-    """Binds and unbinds one service. There is no lease and no experiment in the kernel, as their
-    expiry would end at stock, while this run must end with the service bound.
+    """Binds and unbinds one service. The kernel has no lease and no experiment for this run: their
+    expiry would leave the service at stock, while the run must end with the service bound.
 
-    note: called with the id of the cgroup before the service is unbound, and with 0 after it is
-    bound again.
+    note: called with the id of the cgroup before the service is unbound, and with 0 after the
+    service is bound again.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Bound(Changes):
 
     @property
     def scope(self) -> Scope:
-        """Return the service."""
+        """Return the cgroup of the service."""
         return self._scope
 
     def enter(self, block: Block) -> None:
-        """Bind or unbind the service for a block."""
+        """Bind the service for a block of the treatment, or unbind it for one of the control."""
         self.renew()
         bound = block.arm == "treatment"
         if bound == self._bound:
@@ -73,7 +73,9 @@ class Bound(Changes):
             )
 
     def restore(self) -> str:
-        """Bind the service again, unless it has ended or another command has bound it."""
+        """Bind the service again; return a warning, or "". It stays as it is if the service has
+        ended or another command has bound it.
+        """
         if self._bound:
             return ""
         try:
@@ -89,7 +91,9 @@ class Bound(Changes):
 
 
 def bind_again(tree: Tree, number: int, scope: Scope, profile: str) -> str:
-    """Bind a cgroup again after a block at stock; return why that is not possible, or ""."""
+    """Bind a cgroup again after a block at stock; return "", or why that is not possible. number:
+    id of the cgroup before the block.
+    """
     if scope.now() != str(number):
         return f"the service of cgroup {scope.path} was stopped or restarted"
     key = CgroupBinding(number)

@@ -17,7 +17,7 @@ from mmpolicy.host.step import Step
 
 
 class Changes:
-    """The policies and the knobs of a run behind one interface."""
+    """Combines the policies and the knobs of a run: each method acts on both."""
 
     def __init__(self, policies: PolicyArms | None, knobs: Knobs) -> None:
         self.policies = policies
@@ -32,12 +32,12 @@ class Changes:
 
     @property
     def units(self) -> dict[str, str]:
-        """Return the arm of each cgroup in a block of split with cgroups as units."""
+        """Return the arm of each cgroup in this block of split; {} if the units are no cgroups."""
         return self.policies.units if self.policies else {}
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Return the profile whose counters belong to each arm."""
+        """Return for each arm the profile whose counters the arm has."""
         return PROFILES if self.policies else dict.fromkeys(PROFILES, DEFAULT)
 
     @property
@@ -46,7 +46,7 @@ class Changes:
         return self.policies.scope if self.policies else Scope(self.knobs.tree)
 
     def settings(self, arm: str) -> dict[str, str]:
-        """Return all settings of an arm, by name."""
+        """Return all settings of an arm, by name, with their values."""
         of_policies = {key.inside: value for key, value in self.arms.get(arm, {}).items()}
         of_kernel = self.knobs.arms[arm].items()
         return of_policies | {names_of(path)[0]: value for path, value in of_kernel}
@@ -57,13 +57,13 @@ class Changes:
         yield from self.knobs.rehearsal()
 
     def set_up(self, unit: str) -> None:
-        """Create both arms."""
+        """Create the profiles of both arms, and check that all knobs can be written."""
         if self.policies:
             self.policies.set_up(unit)
         self.knobs.set_up()
 
     def equip(self, phase: str) -> None:
-        """Write the settings of each arm; in the A/A phase, both arms get those of the control."""
+        """Write the settings of the profiles; in the A/A phase, both arms get the control's."""
         if self.policies:
             self.policies.equip(phase)
 
@@ -73,17 +73,19 @@ class Changes:
             self.policies.enter(block)
 
     def renew(self) -> None:
-        """Renew the leases; raise StoppedError if another process has taken over."""
+        """Renew the leases; raise StoppedError if another process has changed the state."""
         self.knobs.renew()
         if self.policies:
             self.policies.renew()
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup of the experiment is gone."""
+        """Raise StoppedError if the cgroup of the experiment was removed; restarting: the command
+        of --at-switch may create it again.
+        """
         if self.policies:
             self.policies.look_after(restarting)
 
     def restore(self) -> str:
-        """Restore the state from before the run. Return a warning, or ""."""
+        """Restore the state from before the run; return a warning as text, or ""."""
         notes = [self.knobs.restore(), self.policies.restore() if self.policies else ""]
         return "; ".join(filter(None, notes))

@@ -16,7 +16,7 @@ from typing import TextIO
 from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.figures import figure
 
-POLL_S = 0.2  # seconds between two polls while a command runs
+POLL_S = 0.2  # seconds between two polls while a command runs; each calls tick()
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Commands:
     tick: Callable[[], None]  # called while a command runs; renews the lease and checks guards
 
     def numbers(self, commands: Sequence[str]) -> list[float]:
-        """Run all commands at once; return the last number that each prints."""
+        """Run all commands at once; return for each the last number of its output."""
         with ExitStack() as stack:
             begun = [stack.enter_context(self._begun(command)) for command in commands]
             return [
@@ -44,7 +44,7 @@ class Commands:
             raise StoppedError("failed", text) from None
 
     def run(self, command: str) -> str:
-        """Run a command, and return its output."""
+        """Run a command to its end, and return its output."""
         with self._begun(command) as begun:
             return self._end(command, *begun)
 

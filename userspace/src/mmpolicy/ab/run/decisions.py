@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count the decisions of each arm's policies and the timed faults, to detect an arm that did
+"""Count decisions of each arm's policies, and faults that were timed, to detect an arm that did
 nothing.
 """
 
@@ -14,16 +14,16 @@ from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.files import Tree
 
-# "decisions", "timed" or "missed", then the arm, then the number
+# by kind ("decisions", "timed" or "missed") and arm
 Counts = dict[str, dict[str, int]]
-LEFT_ALONE = "stock"  # counter of decisions that were left to the kernel
-NOT_DECISIONS = ("fault_", "cost_", "shadow_")
-# counter of faults that could not be timed, at the point that has the fault times
+LEFT_ALONE = "stock"  # policy, and the counter of decisions that are left to the kernel
+NOT_DECISIONS = ("fault_", "cost_", "shadow_")  # prefixes of counters of other things
+# Counter of faults that could not be timed. It is at the point that also has the fault times.
 MISSED = "fault_missed"
 
 
 class Decisions:
-    """Counters since the module was loaded; unknown without debugfs."""
+    """Reads the counters of decisions; there are none without debugfs."""
 
     def __init__(self, tree: Tree, arms: Mapping[str, Settings], timing: bool) -> None:
         self.tree = tree
@@ -34,7 +34,7 @@ class Decisions:
         }
 
     def read(self) -> Counts:
-        """Return the current counts of each arm."""
+        """Return the counts since the module was loaded; {} without debugfs."""
         if not self.tree.is_dir(COUNTERS):
             return {}
         found: Counts = {"decisions": {}}
@@ -49,7 +49,7 @@ class Decisions:
         return found
 
     def _decided(self, arm: str) -> Iterator[int]:
-        """Yield the decisions at each point of the arm. Points of the whole host are counted in
+        """Yield numbers of decisions at the points of an arm. A point of the whole host counts in
         the default profile.
         """
         for point in sorted(self.points[arm]):
@@ -59,7 +59,7 @@ class Decisions:
             yield from (count for name, count in counters.items() if _is_decision(name))
 
     def _times(self, profile: str) -> tuple[int, int]:
-        """Return how many faults were timed, and how many could not be timed."""
+        """Return how many faults of a profile were timed, and how many could not be timed."""
         for counters in read_counters(self.tree, profile, None).values():
             if MISSED in counters:
                 start = f"{TIMES}_log2_"
@@ -77,7 +77,7 @@ def _is_decision(name: str) -> bool:
 
 
 def risen(before: Counts, now: Counts) -> Counts:
-    """Return the differences between two readings."""
+    """Return by how much each count has risen between two readings."""
     return {
         what: {arm: count - before.get(what, {}).get(arm, 0) for arm, count in counts.items()}
         for what, counts in now.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Change the kernel's knobs for a time: save their values, and restore them."""
+"""Change knobs of the kernel for a time: save their values, and restore them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, checked, names_of, read_knob, read_knobs
 from mmpolicy.host.step import Step
 
-# most passes of writing: one knob may change another, which then has to be written again
+# Passes over the knobs that are written: one knob may change another, which is then written again.
 ROUNDS = 3
 
 
 class Keeper:
     """Changes knobs, and keeps their former values.
 
-    With a knob, the kernel may change further ones, such as min_free_kbytes with the size of huge
-    pages. To find these, all knobs are read before and after; the further ones are restored, too.
+    The kernel may change further knobs together with one, such as min_free_kbytes with the size of
+    huge pages. To find them, learn() reads all knobs before and after; they are restored, too.
     """
 
     def __init__(self, tree: Tree, before: Values) -> None:
         self.tree = tree
-        self.before = dict(before)  # values to restore
-        self.ours = dict(before)  # values last seen, to detect writes by other programs
-        self.wanted: Values = {}  # values about to be written
+        self.before = dict(before)  # the values to restore, by path
+        self.ours = dict(before)  # the values last seen; others mean a write by another program
+        self.wanted: Values = {}  # the values that are being written
 
     @classmethod
     def from_recovery_file(cls, tree: Tree) -> Keeper:
-        """Return the knobs that the recovery file of a killed run lists."""
+        """Return a Keeper with the knobs that the recovery file of a killed run lists; raise an
+        error if the file is damaged.
+        """
         try:
             kept = json.loads(tree.read(RECOVERY))
             keeper = cls(tree, {each: kept["before"][each] for each in checked(kept["before"])})
@@ -57,7 +59,7 @@ class Keeper:
         self.tree.keep(RECOVERY, json.dumps(kept))
 
     def rehearsal(self) -> Iterator[Step]:
-        """Yield the writes that restore the knobs."""
+        """Yield the writes that back() would make."""
         now = self._now()
         for path, value in self.before.items():
             yield Step(path, value, now[path], value)
@@ -74,7 +76,7 @@ class Keeper:
             )
 
     def learn(self, wanted: Values) -> None:
-        """Write knobs, and record which further knobs the kernel changes with them."""
+        """Write knobs, and add the further knobs that the kernel changes with them to `before`."""
         before = read_knobs(self.tree)
         try:
             self.go(wanted)
@@ -86,7 +88,7 @@ class Keeper:
             self._write_recovery_file()
 
     def go(self, wanted: Values) -> None:
-        """Write knobs, and update the recovery file before and after."""
+        """Write knobs, with the recovery file before and after, so that a kill loses no value."""
         self.check()
         self.wanted = wanted
         self._write_recovery_file()
@@ -102,7 +104,7 @@ class Keeper:
             raise failed[0]
 
     def _settle(self, wanted: Values) -> tuple[list[Error], Values]:
-        """Write the knobs that differ, repeatedly until none differs.
+        """Write the knobs that differ from `wanted`, in ROUNDS passes.
 
         Return the errors of the last pass, and the knobs that other programs have set, which stay.
         """
@@ -117,9 +119,9 @@ class Keeper:
         return failed, others
 
     def _set(self, path: str, value: str) -> Values:
-        """Write a knob, and record the further knobs that the kernel changes with it.
+        """Write a knob, and note which further knobs the kernel has changed with it.
 
-        If another program has set the knob, write nothing and return its value.
+        If another program has set the knob, write nothing, and return path and value of it.
         """
         before = self._now()
         if before[path] == value:
@@ -133,7 +135,9 @@ class Keeper:
         return {}
 
     def back(self) -> str:
-        """Restore all knobs that no other program has changed. Return a warning, or ""."""
+        """Restore all knobs, except those that another program has changed; return a warning, or
+        "". The recovery file is removed.
+        """
         failed, others = self._settle(self.before)
         said = [err.message for err in failed]
         if others:
@@ -146,19 +150,21 @@ class Keeper:
 
 
 def told(knobs: Values) -> str:
-    """Return knobs with their values as text."""
+    """Return knobs as text: NAME=VALUE, separated by commas."""
     return ", ".join(f"{names_of(path)[0]}={value}" for path, value in knobs.items())
 
 
 def left_behind(tree: Tree) -> Keeper | None:
-    """Return the knobs that a killed run has not restored. The caller holds the lock of
-    experiments.
+    """Return a Keeper with the knobs that a killed run has left changed; None if there are none.
+    The caller holds the lock of experiments.
     """
     return Keeper.from_recovery_file(tree) if tree.exists(RECOVERY) else None
 
 
 def put_back(tree: Tree) -> str | None:
-    """Restore the knobs that a killed run has not restored. Return a warning, or None."""
+    """Restore the knobs that a killed run has left changed; return what was done, as text, or None.
+    The caller holds the lock of experiments.
+    """
     keeper = left_behind(tree)
     if not keeper:
         return None

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Arms that set the kernel's own knobs: they need no module, and take turns on the whole host."""
+"""Arms that set knobs of the kernel: they need no module, and take turns, as knobs are
+host-wide.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from mmpolicy.host.step import Step
 
 
 class Knobs:
-    """The knobs of an experiment, changed by a watchdog process."""
+    """The knobs of an experiment. A watchdog process writes them, so that it can restore them."""
 
     def __init__(
         self, tree: Tree, before: Values, arms: dict[str, Values], lease_s: float, tell: Tell,
@@ -25,8 +27,8 @@ class Knobs:
         self.before = before
         self.lease_s = lease_s
         self.tell = tell
-        self.guarded = guarded  # start a watchdog even if no knob is set
-        self.look: Callable[[], None] = lambda: None  # raises an error if the run must end
+        self.guarded = guarded  # True: start a watchdog even if the arms set no knob
+        self.look: Callable[[], None] = lambda: None  # raises an error if the run has to end
         taken = sorted({path for each in arms.values() for path in each})
         self.taken = {path: before[path] for path in taken}
         self.arms = {arm: self.taken | each for arm, each in arms.items()}
@@ -39,7 +41,7 @@ class Knobs:
                 )
 
     def rehearsal(self) -> Iterator[Step]:
-        """Yield the writes of each arm that change a value."""
+        """Yield the writes that would be made for each arm in turn."""
         now = dict(self.before)
         for number, arm in enumerate(self.arms.values()):
             for path, value in arm.items():
@@ -48,8 +50,8 @@ class Knobs:
                 now[path] = value
 
     def set_up(self) -> None:
-        """Start the watchdog, and write each value once, so that an invalid value fails before the
-        first block.
+        """Start the watchdog, and write the values of each arm once, so that an invalid value is
+        found before the first block.
         """
         if self.guarded or self.taken:
             keeper = Keeper(self.tree, self.taken)
@@ -63,19 +65,19 @@ class Knobs:
         self.take(next(iter(self.arms)) if block.phase == "aa" else block.arm)
 
     def take(self, arm: str) -> None:
-        """Write the knobs of an arm."""
+        """Let the watchdog write the knobs of an arm."""
         if self.watchdog:
             self.watchdog.ask({"go": self.arms[arm]})
 
     def renew(self) -> None:
-        """Renew the lease of the watchdog, which also checks that no other program
-        has set a knob.
+        """Renew the lease of the watchdog; raise StoppedError if another program has set one of the
+        knobs.
         """
         if self.watchdog:
             self.watchdog.ask({})
 
     def restore(self) -> str:
-        """Restore the former values. Return a warning, or ""."""
+        """Let the watchdog restore the former values, and end it; return a warning, or ""."""
         if not self.watchdog:
             return ""
         watchdog, self.watchdog = self.watchdog, None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Write the state of a run to a file for other commands, as long as the run lasts."""
+"""Publish the state of a run in a file for other commands, as long as the run lasts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mmpolicy.control.experiment import LIVE
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
-EVERY_S = 1.0
+EVERY_S = 1.0  # seconds between two writes if only the remaining time or guards' values change
 READABLE = 0o644
 
 
 class Live:
-    """Writes the file at each change of the state, and once a second."""
+    """Writes the file when the state changes, and at least once in EVERY_S."""
 
     def __init__(self, tree: Tree, about: Mapping[str, Any]) -> None:
         self.tree = tree
@@ -28,9 +28,10 @@ class Live:
         self.next = 0.0
 
     def tell(self, now: float, **what: Any) -> None:
-        """Update the state, and write it to the file.
+        """Update the state, and write it to the file if it is due.
 
-        Changes of the remaining time and of guards' values alone are written once a second.
+        now: seconds since the run began. what: fields of the state. Changes of the remaining time
+        and of guards' values alone wait for the next EVERY_S.
         """
         changed = any(self.told.get(name) != value for name, value in what.items()
                       if name not in ("left_s", "guards"))  # fmt: skip
@@ -48,6 +49,8 @@ class Live:
 
 
 def place_of(block: Block) -> dict[str, Any]:
-    """Return which block runs. In the A/A phase, every block belongs to the control."""
+    """Return phase, pair, arm and number of a block. Blocks of the A/A phase belong to the
+    control.
+    """
     arm = ARMS[0] if block.phase == "aa" else block.arm or "both"
     return {"phase": block.phase, "pair": block.pair, "arm": arm, "block": block.number + 1}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The output file of a run: complete lines, the last of which says how the run ended."""
+"""The output file of a run: complete lines of JSON; the last line says how the run ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mmpolicy.host.disk import KEEP_REMEDIES
 
 
 def is_empty(path: Path) -> bool:
-    """Return whether a run ended before its first sample, so that its file may be replaced."""
+    """Return whether a file has no sample, as its run failed early: it may then be replaced."""
     try:
         return [json.loads(line)["kind"] for line in path.open()] == ["header", "end"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -21,7 +21,9 @@ def is_empty(path: Path) -> bool:
 
 
 class OutFile:
-    """A new output file. If the disk has no room for a line, the file ends with the line before."""
+    """A new output file. It never ends with a part of a line: if the disk is full, the part is
+    removed again.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,10 +34,10 @@ class OutFile:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as err:
             raise explain(err.errno or 0, f"write {path}", remedies, str(path)) from err
-        self._starts: list[int] = []  # offsets of all lines in the file
+        self._starts: list[int] = []  # offset of each line in the file, in bytes
 
     def write(self, line: str) -> None:
-        """Append a line."""
+        """Append a line; raise an error if the disk has no room for all of it."""
         start = os.lseek(self._file, 0, os.SEEK_END)
         data = line.encode()
         try:
@@ -47,13 +49,13 @@ class OutFile:
         self._starts.append(start)
 
     def write_last(self, line: str) -> None:
-        """Append the last line; if the disk has no room, remove earlier lines."""
+        """Append the last line; if the disk is full, remove earlier lines to make room."""
         while True:
             try:
                 self.write(line)
                 return
             except Error:
-                if len(self._starts) < 2:  # the header is kept
+                if len(self._starts) < 2:  # only the header is left, which must stay
                     raise
                 os.ftruncate(self._file, self._starts.pop())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The changes that an experiment makes to the module's state, and their rollback."""
+"""The changes that an experiment makes to the state of the module, and their rollback."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.step import Step
 
-# percentage of treated units, by the arm of the block
+# percentage of treated units in a block, by its arm; "": a block of split, which has both arms
 SHARES = {"": "50", "control": "0", "treatment": "100"}
 
 
 class StoppedError(Exception):
-    """Ends the run early. `status` is "guard", "interrupted", "lost" or "failed"."""
+    """Ends a run early. status: "guard", "interrupted", "lost" or "failed"; reason: as text."""
 
     def __init__(self, status: str, reason: str, arm: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.arm = arm  # the arm that the reason concerns; "" for neither
+        self.arm = arm  # the arm in which the reason arose; "" if it concerns both
 
 
 class PolicyArms:
-    """The experiment in the module. Each step plans the writes from one state to the next."""
+    """The experiment in the module. Each step writes the differences from one state to the next."""
 
     def __init__(
         self, tree: Tree, arms: dict[str, Settings], lease_ms: int, scope: Scope, timing: bool
@@ -55,17 +55,17 @@ class PolicyArms:
         self.arms = arms
         self.lease_ms = lease_ms
         self.scope = scope
-        self.timing = timing  # True to measure the time of page faults
+        self.timing = timing  # whether the module has to time page faults
         self.before = self.state = read_state(tree)
-        self.fresh: Settings = {}  # settings of a profile that was just created
-        self.units: dict[str, str] = {}  # the arm of each cgroup in a block of split
-        self.drawn: dict[int, int] = {}  # seed that assigns the units evenly, by the seed of a pair
-        self.levels = (10, 90)  # percentages of treated units in the phase "saturation"
+        self.fresh: Settings = {}  # the settings that a new profile has
+        self.units: dict[str, str] = {}  # the arm of each cgroup in this block of split
+        self.drawn: dict[int, int] = {}  # seed of a block -> seed that gives each arm equal shares
+        self.levels = (10, 90)  # percentages of treated units in the phase "saturation": few, many
         self._check()
 
     def _check(self) -> None:
-        """Refuse to begin after an expired lease, with an old module, or if an earlier run is
-        still set up.
+        """Raise an error if no run may begin: the module's lease has expired, the module is too
+        old, or an experiment is set up already.
         """
         if check_loaded(self.tree) == "expired":
             hint = "mmpolicy reset acknowledges it; then start the experiment again"
@@ -100,17 +100,17 @@ class PolicyArms:
         self.scope.refuse_bound(self.before)
 
     def foundation(self, unit: str) -> State:
-        """Return the state with both arms' profiles, still empty, and a lease; the experiment is
-        disabled.
+        """Return the state at the beginning: both arms have empty profiles, the lease is set, and
+        the experiment is still disabled.
         """
         state: State = self.before | {Profile(name): "" for name in PROFILES.values()}
         state |= {CONTROL_ARM: PROFILES["control"], TREATMENT_ARM: PROFILES["treatment"]}
-        if TIMES in self.before:  # older modules time faults in every experiment
+        if TIMES in self.before:  # older modules lack this file, and time faults in each experiment
             state |= {TIMES: str(int(self.timing))}
         return state | {UNIT: unit, SCOPE: self.scope.number, LEASE: str(self.lease_ms)}
 
     def rehearsal(self, unit: str) -> Iterable[Step]:
-        """Return the writes that begin the experiment."""
+        """Return the writes with which the experiment would begin."""
         state: State = self.foundation(unit) | {ENABLED: "1"}
         for arm, profile in PROFILES.items():
             state |= {
@@ -121,14 +121,16 @@ class PolicyArms:
         return steps_of(self.before, plan(self.before, state))
 
     def set_up(self, unit: str) -> None:
-        """Create the profiles of both arms."""
+        """Create the profiles of both arms, and read the settings that a new profile has."""
         self.go(self.foundation(unit))
         self.state = read_state(self.tree)
         fresh = settings_of(self.state, PROFILES["control"])
         self.fresh = {key.of(DEFAULT): value for key, value in fresh.items()}
 
     def go(self, state: State) -> None:
-        """Write a state; if a write is refused, read the state back before raising the error."""
+        """Write the differences to a new state. If the kernel refuses a write, read the state that
+        it has, and raise the error.
+        """
         try:
             for write in plan(self.state, state):
                 self.tree.write(write.path, write.value)
@@ -138,8 +140,8 @@ class PolicyArms:
         self.state = state
 
     def host_settings(self, arm: str) -> State:
-        """Return an arm's settings for points of the whole host, which only the default profile
-        has.
+        """Return an arm's settings for points of the whole host. They are settings of the default
+        profile, as only it has these points.
         """
         keys = {key for each in self.arms.values() for key in each} - set(self.fresh)
         return {
@@ -147,7 +149,7 @@ class PolicyArms:
         }
 
     def equip(self, phase: str) -> None:
-        """Write the settings of each arm; in the A/A phase, both arms get those of the control."""
+        """Write the settings of the profiles; in the A/A phase, both arms get the control's."""
         state = dict(self.state)
         for arm, profile in PROFILES.items():
             settings = self.arms["control" if phase == "aa" else arm]
@@ -157,7 +159,9 @@ class PolicyArms:
         self.go(state)
 
     def enter(self, block: Block) -> None:
-        """Set up a block: the percentage of treated units, or the settings for the whole host."""
+        """Begin a block: set the share of treated units, or the settings of the whole host, and
+        enable the experiment.
+        """
         state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
         if block.phase == SATURATION or not block.arm:
             self._draw(block, state)
@@ -167,7 +171,7 @@ class PolicyArms:
         self.go(state)
 
     def _draw(self, block: Block, state: State) -> None:
-        """Assign the units to the arms.
+        """Put seed and share of treated units for a block of split into `state`.
 
         In the phase "saturation", the few treated units are also among the many, so only the share
         of treated units differs.
@@ -191,10 +195,11 @@ class PolicyArms:
         state |= {SEED: str(seed), PERCENT: str(share)}
 
     def renew(self) -> None:
-        """Renew the lease; raise StoppedError if it has expired, or another command has ended the
-        run.
+        """Renew the lease; raise StoppedError if the lease has expired, or if another command has
+        ended the experiment.
         """
-        enabled = self.tree.read(ENABLED.path)  # before the state: the lease may expire in between
+        # read this before the state, which shows a lease that expires between the two reads
+        enabled = self.tree.read(ENABLED.path)
         if check_loaded(self.tree) == "expired":
             text = (
                 "the lease of the experiment has expired, so the kernel is at stock; "
@@ -206,8 +211,8 @@ class PolicyArms:
         self.tree.write(LEASE.path, str(self.lease_ms))
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup is gone. While its service restarts, continue with the
-        new cgroup.
+        """Raise StoppedError if the cgroup was removed. With restarting, its service may be
+        starting again: continue with the new cgroup as soon as it exists.
         """
         if not self.scope.gone:
             return
@@ -222,14 +227,14 @@ class PolicyArms:
             self.go(self.state | {SCOPE: again.number})
 
     def halt(self) -> None:
-        """Disable both arms before the rollback reads the state."""
+        """Disable the experiment, and with it both arms, before the rollback reads the state."""
         host = settings_of(self.before, DEFAULT)
         if self.state[ENABLED] == "1":
             self.go(self.state | host | {ENABLED: "0"})
             self.tree.write(LEASE.path, str(self.lease_ms))  # this leaves time for the rollback
 
     def way_back(self) -> list[Write]:
-        """Return the writes that undo the experiment; changes by other processes are not undone."""
+        """Return the writes that undo the experiment; changes by other processes stay."""
         now = read_state(self.tree)
         target, conflicts = undo(StateChange(self.before, self.state), now)
         for key in conflicts:
@@ -238,8 +243,8 @@ class PolicyArms:
         return plan(now, without_gone(self.tree, now, target))
 
     def restore(self) -> str:
-        """Restore the state from before the run; if that fails, reset to stock. Return a warning,
-        or "".
+        """Restore the state from before the run; if a write fails, reset the module to stock.
+        Return a warning as text, or "".
         """
         if check_loaded(self.tree) == "expired":
             return "the lease has expired, so the kernel is at stock"

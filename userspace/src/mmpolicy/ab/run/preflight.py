@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Checks made before a run changes anything."""
+"""Checks of `ab run` before the run changes anything."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 
-LEAST_UNITS, FEW_UNITS = 2, 20
+LEAST_UNITS, FEW_UNITS = 2, 20  # cgroups: an error below the first, a warning below the second
 
 
 def check_sources(
     tree: Tree, metrics: Sequence[Metric], guards: Sequence[Guard], design: str
 ) -> None:
-    """Refuse metric sources that cannot be read, or that mislead in this design."""
+    """Raise an error for metrics with equal names, and for sources that cannot be read or would
+    mislead in this design.
+    """
     for name, count in Counter(metric.name for metric in metrics).items():
         if count > 1:
             text = f"{count} metrics have the name '{name}'"
@@ -53,7 +55,9 @@ def check_sources(
 
 
 def _check_counter(tree: Tree, source: Arm) -> None:
-    """Refuse a counter that the module does not have. The module also lists counters of 0."""
+    """Raise an error if the module does not have a counter. Counters of 0 are listed, too, so the
+    check is reliable before the run.
+    """
     names: Iterable[str] = read_counters(tree, DEFAULT, source.point)[source.point]
     if isinstance(source, ArmTimes):
         names = {name.partition("_log2_")[0] for name in names}
@@ -85,7 +89,9 @@ def _check_meaning(source: Source, design: str) -> None:
 
 
 def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[str]:
-    """Refuse too few units, and files that units do not have; yield warnings."""
+    """Raise an error if there are too few units, or if they lack the files of the metrics; yield
+    warnings as text.
+    """
     own = [each for each in all_sources(metrics) if isinstance(each, UnitFile)]
     if unit != "cgroup":
         if own:
@@ -129,10 +135,10 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
 
 
 def first_look(host: Host, guards: Sequence[Guard]) -> None:
-    """Refuse a run with a guard that is broken already; for a rate, this takes a second of
-    samples.
+    """Raise an error if a guard is broken already. A guard on a rate needs samples for this, which
+    takes WINDOW_S.
 
-    Guards on the arms are checked during the run.
+    Guards on the arms are not checked here: their counters exist only during the run.
     """
     known = [guard for guard in guards if not guard.of_arms]
     reader = Reader(host.tree, all_sources(guard.metric for guard in known), {})
@@ -151,8 +157,8 @@ def first_look(host: Host, guards: Sequence[Guard]) -> None:
 
 
 def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
-    """Refuse a command that does not exist; only the first word of a simple command can be
-    checked.
+    """Raise an error if a command does not exist. Only a command that begins with a plain word can
+    be checked.
     """
     sources = [each for each in all_sources(metrics) if isinstance(each, Command)]
     for command in [each.command for each in sources] + [at_switch] * bool(at_switch):
@@ -171,6 +177,6 @@ def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
 
 
 def wants_times(metrics: Sequence[Metric], guards: Sequence[Guard]) -> bool:
-    """Return whether a metric or guard needs the times of faults."""
+    """Return whether a metric or guard needs the module to time page faults."""
     sources = all_sources([*metrics, *(guard.metric for guard in guards)])
     return any(isinstance(each, ArmTimes) for each in sources)

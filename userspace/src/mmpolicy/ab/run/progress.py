@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Progress of a run, and the interface of displays for it."""
+"""The progress of a run, and the interface of the displays that show it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Protocol
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as M:SS."""
+    """Return a duration in seconds as text, M:SS."""
     return f"{int(seconds // 60)}:{int(seconds % 60):02}"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is after a block."""
+    """How far a run has come when a block has ended."""
 
     done: int  # blocks
     total: int
@@ -23,19 +23,19 @@ class Progress:
     estimates: list[str]  # the estimate of each metric so far
 
     def line(self) -> str:
-        """Return the position as one line."""
+        """Return position, remaining time and estimates as one line."""
         where = f"block {self.done} of {self.total} ({self.phase}), {clock(self.left_s)} left"
         return "; ".join([where, *self.estimates])
 
 
 class Display(Protocol):
-    """Shows the progress of a run."""
+    """A display of the progress of a run; the run calls these methods."""
 
     def say(self, line: str) -> None:
-        """Show a line once."""
+        """Show a line of text, such as a warning."""
 
     def report(self, progress: Progress) -> None:
-        """Show the position of the run."""
+        """Show how far the run has come; called at the end of each block."""
 
     def tick(self, left_s: float) -> None:
         """Show the remaining time; called several times a second."""

@@ -38,11 +38,11 @@ from mmpolicy.figures import figure
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.signals import noted
 
-IDLE_PAIRS = 3  # number of pairs without a policy decision after which a warning is printed
+IDLE_PAIRS = 3  # a warning is printed if a policy has decided nothing in this many pairs
 
 
 def utc_now() -> str:
-    """Return the time of day, by which blocks of several hosts can be compared."""
+    """Return the time of day in UTC, by which blocks of several hosts can be compared."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
@@ -52,25 +52,27 @@ class Length:
 
     aa_pairs: int
     pairs: int  # number of pairs; if the run may end earlier, the most pairs
-    # change in percent to find; the sizes of the differences then decide how many pairs are run
+    # change in percent to find; if not 0, the sizes of the differences decide the number of pairs
     detect: float = 0.0
     anytime: bool = False  # end as soon as the result is clear, by a test that is valid at any look
-    # percentages of treated units, few and many, for the phase "saturation" with as many pairs
+    # if set, a phase "saturation" follows: percentages of treated units, few and many
     saturation: tuple[int, int] | None = None
     stretches: bool = True  # whether to add pairs if some are lost
 
     @property
     def way(self) -> str:
-        """Return the name of the rule for the length, as in the header."""
+        """Return the name of the rule for the length, as the header has it: "" is a fixed
+        length.
+        """
         return "anytime" if self.anytime else "size" if self.detect else ""
 
     @property
     def most(self) -> int:
-        """Return the highest number of pairs to run, with those that replace lost pairs."""
+        """Return the highest number of pairs to run, including those that replace lost pairs."""
         return self.pairs * (STRETCH if self.stretches and not self.way else 1)
 
     def blocks(self, design: Design, pairs: int = 0) -> int:
-        """Return the number of blocks for this number of pairs; 0 stands for the planned pairs."""
+        """Return the number of blocks of a run with this number of pairs; 0: the planned ones."""
         pairs = pairs or self.pairs
         more = 2 * pairs if self.saturation else 0
         return (self.aa_pairs + pairs) * design.blocks_of_pair + more
@@ -96,7 +98,7 @@ class Length:
 
 @dataclass
 class Runner:
-    """One run of an experiment."""
+    """One run of an experiment, from the first block to the rollback."""
 
     host: Host
     design: Design
@@ -108,7 +110,7 @@ class Runner:
     out: OutFile
     display: Display
     also: Callable[[], str] = lambda: ""  # returns a reason of the caller to end the run, or ""
-    caught: list[int] = field(default_factory=list)  # signals
+    caught: list[int] = field(default_factory=list)  # numbers of the signals that have arrived
     failure: Exception | None = None
     end: dict[str, Any] = field(default_factory=dict)
 
@@ -126,9 +128,9 @@ class Runner:
         self.pairs = self.length.pairs
         self.began = self.renew_at = self.host.clock()
         self.block: Block | None = None
-        # True while the command of --at-switch may be creating the cgroup again
+        # True while the command of --at-switch runs, which may create the cgroup again
         self.restarting = False
-        # True once a warning was printed about an idle arm or a counter without /s
+        # True once warnings about idle arms and counters without /s were due
         self.told = False
         self.begun = 0  # number of blocks that have begun
         self.block_began = 0.0
@@ -160,8 +162,8 @@ class Runner:
             self.live.tell(self.now(), **told, left_s=self.left(), guards=dict(self.watch.last))
 
     def look(self) -> None:
-        """Raise StoppedError after a signal, for a reason of the caller, or if a
-        guard is broken.
+        """Raise StoppedError if the run has to end: after a signal, for a reason of the caller, or
+        because a guard is broken.
         """
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
@@ -173,17 +175,17 @@ class Runner:
                 raise StoppedError("guard", *broken)
 
     def left(self) -> float:
-        """Return the remaining seconds."""
+        """Return how many seconds the run will still take."""
         rest = (self.blocks() - self.begun) * self.design.block_s
         here = self.block_began + self.design.block_s - self.now() if self.begun else 0.0
         return rest + max(here, 0.0)
 
     def blocks(self) -> int:
-        """Return the expected number of blocks."""
+        """Return the number of blocks that the run is expected to have."""
         return self.length.blocks(self.design, self.pairs)
 
     def pause(self, until: float) -> None:
-        """Wait until a time, given in seconds since the run began, and call tick() meanwhile."""
+        """Wait until a moment, in seconds since the run began, and call tick() meanwhile."""
         self.tick()
         while (left := until - self.now()) > 0:
             self.host.sleep(min(left, POLL_S))
@@ -192,7 +194,7 @@ class Runner:
     # Blocks
 
     def run(self) -> None:
-        """Run all phases, then restore the state from before the run."""
+        """Run all phases. However they end, restore the state, and write the line `end`."""
         end: dict[str, Any] = {"status": "done", "reason": "all pairs are complete"}
         self._write("header", self.header)
         with noted() as self.caught:
@@ -203,7 +205,7 @@ class Runner:
                 place = f", in {where['arm'] or 'both arms'}, block {where['block']}"
                 reason = err.reason + place * (err.status == "guard")
                 end = {"status": err.status, "reason": reason, **where}
-            except Exception as err:  # whatever the exception is, the state is restored first
+            except Exception as err:  # any exception: restore the state, then raise it elsewhere
                 reason = err.message if isinstance(err, Error) else f"{type(err).__name__}: {err}"
                 end, self.failure = {"status": "failed", "reason": reason}, err
             finally:
@@ -212,8 +214,8 @@ class Runner:
                 self.out.write_last(line_of("end", end))
 
     def _where(self, arm: str) -> dict[str, Any]:
-        """Return the current block and arm. In the A/A phase, every block belongs to
-        the control.
+        """Return block, phase and arm at this moment. Blocks of the A/A phase belong to the
+        control; arm: the arm to report for a block that has both.
         """
         if not self.block:
             return {"block": None, "phase": "", "arm": ""}
@@ -236,7 +238,7 @@ class Runner:
         self.display.say(f"time: {most}{clock(self.left())}, {long}")
         self.live.tell(self.now(), phase="beginning", arm="")
         self.changes.set_up(self.header["unit"])
-        self.look()  # so that each guard has a value from the beginning on
+        self.look()  # evaluates each guard once, so that its value is known from the beginning
         tell_ready()
         self.changes.equip("aa")
         for block in self.design.blocks("aa", self.length.aa_pairs):
@@ -253,7 +255,7 @@ class Runner:
                 self._block(block)
 
     def _is_last(self, block: Block) -> bool:
-        """Return whether this block is the last one; this is decided after each pair."""
+        """Return whether this block is the last one of the A/B phase; decided after each pair."""
         number = block.number - self.length.aa_pairs * self.design.blocks_of_pair + 1
         done, rest = divmod(number, self.design.blocks_of_pair)
         need = inf if rest else self._needed(done)
@@ -266,7 +268,9 @@ class Runner:
         return True
 
     def _needed(self, done: int) -> float:
-        """Return the number of pairs that the rule for the length requires after `done` pairs."""
+        """Return how many pairs the rule for the length requires, given the first `done` pairs;
+        infinite if it cannot say yet.
+        """
         length = self.length
         if not length.way and done < length.pairs:
             return length.pairs
@@ -290,8 +294,8 @@ class Runner:
         return need
 
     def _by_size(self) -> float:
-        """Return the number of pairs that finds a change of `detect` percent, by the sizes of the
-        differences.
+        """Return how many pairs find a change of `detect` percent, estimated from the sizes of the
+        differences so far; infinite if there are none.
         """
         wanted = [metric for metric in self.metrics if not metric.guard]
         found = [differences(self.recording.pairs(metric, "ab")) for metric in wanted]
@@ -317,7 +321,7 @@ class Runner:
         self.display.report(self.progress(block))
 
     def _switch(self) -> None:
-        """Run the user's command of --at-switch at the beginning of a block."""
+        """Run the command of --at-switch, if it is given, at the beginning of a block."""
         if self.header["at_switch"]:
             self.restarting = True
             self.commands.run(self.header["at_switch"])
@@ -325,8 +329,8 @@ class Runner:
             self.restarting = False
 
     def _tell_of_idleness(self, block: Block) -> None:
-        """Warn early about an idle arm, or a counter without /s, as the result would
-        be in doubt.
+        """Print a warning after IDLE_PAIRS pairs if an arm is idle, or a metric looks like a
+        counter without /s: the result would be in doubt.
         """
         if self.told or block.pair != IDLE_PAIRS:
             return
@@ -358,7 +362,7 @@ class Runner:
     # Display
 
     def progress(self, block: Block) -> Progress:
-        """Return the progress, with the remaining time and the estimates so far."""
+        """Return the progress at the end of a block: remaining time, and estimates so far."""
         done, total = len(self.recording.blocks), self.blocks()
         left = (total - done) * self.design.block_s
         shown = [self._estimate(metric, block.phase) for metric in self.metrics]

@@ -16,39 +16,41 @@ from mmpolicy.host.cgroups import cgroup_id, cgroup_paths, find_bindable
 from mmpolicy.host.files import Tree
 
 HOST = "/"
-NOWHERE = "0"  # id 0, which stands for the whole host in the kernel
+NOWHERE = "0"  # as the id of a cgroup: the kernel takes 0 for the whole host
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A cgroup, by its path below the mount and by its id at the beginning of the run."""
+    """The cgroup of an experiment: its path below the mount, and its id when the run began."""
 
     tree: Tree
     path: str = HOST
     number: str = NOWHERE
 
     def now(self) -> str:
-        """Return the id of the cgroup that has this path now."""
+        """Return the id of the cgroup that has this path now, NOWHERE if there is none."""
         if self.number == NOWHERE:
             return self.number
         return str(cgroup_id(self.tree, self.path))
 
     @property
     def gone(self) -> bool:
-        """Return whether the cgroup was removed, even if it was created again."""
+        """Return whether the cgroup was removed; a new one with its path has another id."""
         return self.now() != self.number
 
     def again(self) -> Scope:
-        """Return the scope with the id of the cgroup that has this path now."""
+        """Return a scope with this path and the id of the cgroup that has the path now."""
         return replace(self, number=self.now())
 
     def units(self, state: State) -> dict[str, int]:
-        """Return the path and the id of each cgroup that has processes and takes part."""
+        """Return path and id of each cgroup that is a unit: it has processes, and no binding
+        applies to it.
+        """
         return units_of(self.tree, self.path, [path for path, _ in self._bound(state)])
 
     def refuse_bound(self, state: State) -> None:
-        """Refuse a cgroup that is bound, or inside a bound one, as a binding overrides an
-        experiment.
+        """Raise an error if the cgroup of the experiment is bound, or inside a bound one: the
+        binding would override the experiment.
         """
         for path, profile in self._bound(state):
             if PurePosixPath(self.path).is_relative_to(path):
@@ -61,7 +63,7 @@ class Scope:
                 )
 
     def warnings(self, state: State) -> Iterator[str]:
-        """Yield a warning for each bound cgroup in the scope, as it takes no part."""
+        """Yield a warning for each bound cgroup inside the scope: it takes no part in the run."""
         for path, profile in self._bound(state):
             if PurePosixPath(path).is_relative_to(self.path):
                 yield (
@@ -78,7 +80,7 @@ class Scope:
 
 
 def scope_of(tree: Tree, given: str | None) -> Scope:
-    """Return the scope that the user has named; without a name, the whole host."""
+    """Return the scope for the value of --cgroup; None means the whole host."""
     if not given:
         return Scope(tree)
     found = find_bindable(tree, given)

@@ -22,7 +22,7 @@ SALT = 0x6D6D706F6C696379  # second half of the hash key, as in the kernel
 MASK = 2**64 - 1
 START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 SHARES = 10_000  # the hash modulo this number is compared with the share of treated units
-# most hashes to compute for the seed of a block, which takes a fifth of a second
+# Most hashes that balanced() computes for one block; they take a fifth of a second.
 MOST_HASHES = 5_000
 
 
@@ -52,7 +52,9 @@ def _left(number: int, bits: int) -> int:
 
 
 def arms_of(units: Mapping[str, int], seed: int, percent: int = 50) -> dict[str, str]:
-    """Return the arm of each unit; units: name -> id of the cgroup."""
+    """Return the arm of each unit, as the kernel assigns it. units: id of the cgroup by name.
+    percent: share of treated units.
+    """
     return {
         name: ARMS[siphash(number, 0, (seed, SALT)) % SHARES < percent * SHARES // 100]
         for name, number in units.items()
@@ -60,11 +62,11 @@ def arms_of(units: Mapping[str, int], seed: int, percent: int = 50) -> dict[str,
 
 
 def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
-    """Return a seed that treats this percentage of the units.
+    """Return a seed for the kernel that treats this percentage of the units.
 
-    It is the first seed of a random sequence that treats exactly this percentage, or the best one
-    if there are many units. If half of the units are treated, swapping the arms would be as good,
-    which is the coin toss of the block.
+    It is the first seed of a random sequence that treats exactly this percentage. If there are too
+    many units to search for that, it is the best one found. If half of the units are treated,
+    swapping the arms would be as good, which is the coin toss of the block.
     """
     rng, best = random.Random(seed), (inf, seed)
     for _ in range(max(1, MOST_HASHES // max(len(units), 1))):
@@ -80,8 +82,8 @@ def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
 
 
 def units_of(tree: Tree, scope: str, bound: Iterable[str] = ()) -> dict[str, int]:
-    """Return the path and the id of each cgroup with processes at or below `scope`, except bound
-    ones.
+    """Return path and id of each cgroup with processes at or below `scope`; bound: paths of
+    cgroups to leave out, with all below them.
     """
     without = tuple(bound)
     return {

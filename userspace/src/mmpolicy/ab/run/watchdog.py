@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The process that changes knobs for an experiment, and restores them even if the command dies.
+"""The watchdog: a process that writes knobs for an experiment, and restores them even if the
+command is killed.
 
-The command sends it messages regularly. If the command ends, is killed, or sends nothing for
-longer than the lease, the watchdog restores the former values.
+The command sends requests to the watchdog regularly. If the command ends, is killed, or sends
+nothing for longer than the lease, the watchdog restores the former values.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mmpolicy.ab.run.policy_arms import StoppedError
 from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 
-LARGEST = 1 << 17  # largest size of a message in bytes
+LARGEST = 1 << 17  # most bytes of a message
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-POLL_S = 0.2  # seconds between two polls while the watchdog is busy
+POLL_S = 0.2  # seconds between two polls of the command while the watchdog works on a request
 GONE = (
     "the watchdog process of the experiment has ended: it has restored the knobs after "
     "--lease without a report, or it was killed"
@@ -35,7 +36,7 @@ Look = Callable[[], None]
 
 
 def _answer(keeper: Keeper, request: Message) -> Message:
-    """Execute a request; return the result."""
+    """Carry out a request in the watchdog; return its answer: {} or an error."""
     try:
         if "learn" in request:
             keeper.learn(request["learn"])
@@ -52,7 +53,9 @@ def _answer(keeper: Keeper, request: Message) -> Message:
 
 
 def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> None:
-    """Answer requests until the end, or until no request has arrived for lease_s."""
+    """Answer requests until one asks for the end, the command ends, or no request arrives for
+    lease_s seconds; then restore the knobs.
+    """
     wire.settimeout(lease_s)
     why = "was killed"
     try:
@@ -73,7 +76,7 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
 
 
 def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
-    """Run as the watchdog process. Signals to the command or its terminal do not end it."""
+    """Be the watchdog process. Signals to the command's process group or terminal do not end it."""
     try:
         os.setsid()
         for number in IGNORED:
@@ -88,8 +91,8 @@ def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> No
 
 
 class Watchdog:
-    """The watchdog process, as seen from the command. The process inherits the lock of
-    experiments, so no other experiment can start.
+    """The watchdog, as the command sees it. The process inherits the lock of experiments, so that
+    no other experiment starts before the knobs are restored.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class Watchdog:
     ) -> None:
         self.tree = keeper.tree
         self.lease_s = lease_s
-        self.look = look  # called while waiting; checks signals and guards
+        self.look = look  # called while the command waits; raises an error if the run has to end
         self.wire, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if not self.pid:
@@ -107,7 +110,7 @@ class Watchdog:
         self.wire.settimeout(POLL_S)
 
     def ask(self, request: Message) -> Message:
-        """Let the watchdog execute a request; raise its errors here."""
+        """Let the watchdog carry out a request; return its answer, or raise its error here."""
         try:
             self.wire.send(json.dumps(request).encode())
             text = self._answer()
@@ -124,7 +127,9 @@ class Watchdog:
         return answer
 
     def _answer(self) -> bytes:
-        """Wait for an answer; kill a watchdog that is stopped, or stuck in a write."""
+        """Wait for the answer. If the run has to end, or the watchdog does not answer within the
+        lease, kill the watchdog, as it is stopped or stuck in a write.
+        """
         end = monotonic() + self.lease_s
         while True:
             try:
@@ -149,7 +154,9 @@ class Watchdog:
         self.wire.close()
 
     def end(self) -> str:
-        """Let the watchdog restore the values, and end it. Return a warning, or ""."""
+        """Let the watchdog restore the values and end; return a warning, or "". If it was killed,
+        restore the values here.
+        """
         try:
             note: str = self.ask({"end": True})["note"]
         except StoppedError:
