@@ -69,16 +69,15 @@ def covered(results: Results, arm: str, case: str) -> float:
 
 def rows(results: Results) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each program that ran under all arms, and of the medians."""
-    found = []
+    found = dict[str, list[float]]()
     for case in results.complete([arm.name for arm in ARMS]):
         memory = (results.ratio(arm.name, BASE, case, "kb") for arm in ARMS[1:])
         huge = (covered(results, arm, case) for arm in (HUGE, "adaptive-9"))
-        found.append((case, results.value(BASE, case, "kb") / 1024, saved(results, case), *memory,
-                      *huge))  # fmt: skip
+        mib = results.value(BASE, case, "kb") / 1024
+        found[case] = [mib, saved(results, case), *memory, *huge]
     if len(found) > 1:
-        columns = [statistics.median(column) for column in list(zip(*found))[1:]]
-        found.append(("median", *columns))
-    for name, mib, share, fixed, own, of_huge, own_huge, theirs, ours in found:
+        found["median"] = [statistics.median(column) for column in zip(*found.values())]
+    for name, (mib, share, fixed, own, of_huge, own_huge, theirs, ours) in found.items():
         yield (name, f"{mib:.0f} MiB", f"{share:.1%}", f"{own:.3f} ({fixed:.3f})",
                f"{own_huge:.3f} ({of_huge:.3f})", f"{ours:.0%} ({theirs:.0%})")  # fmt: skip
 

@@ -53,7 +53,7 @@ class Program:
     def line(self) -> str:
         """Return the shell command that runs the program and prints its costs."""
         wait = f"while [ ! -S {SOCKET} ]; do sleep 0.1; done"
-        client = f"-c '{wait}; {self.client} >&2' " if self.client else ""
+        client = f"-c '{wait}; {{ {self.client}; }} >&2' " if self.client else ""
         preload = f"env LD_PRELOAD={self.preload} " if self.preload else ""
         run = f"{workload('run')} {client}{preload}{self.command}"
         quiet = "</dev/null 2>/run/said || { cat /run/said; exit 1; }"

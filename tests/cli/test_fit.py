@@ -226,8 +226,8 @@ def test_one_clear_error(run: Run, tmp_path: Path, broken: Callable[[bytes], lis
         result = run("doctor", "--kernel", image)
         assert (result.code, result.out) == (1, "")
         first, second = result.err.splitlines()
-        damaged = f"mmpolicy: the tables in the kernel image {image} are damaged: "
-        assert first.startswith((f"mmpolicy: {image}: ", damaged))
+        damaged = f"the symbols or types (kallsyms, BTF) in kernel image {image} are damaged: "
+        assert first.startswith((f"mmpolicy: {image}: ", f"mmpolicy: {damaged}"))
         assert second.startswith("next: give the rel")
 
 

@@ -53,7 +53,7 @@ def look_at(tree: Tree, image: str) -> tuple[Kernel, list[Fit]]:
         raise Error(f"{path}: {err}", Exit.FAILED, NEXT, path=path) from err
     except DAMAGED as err:
         raise Error(
-            f"the tables in the kernel image {path} are damaged: {err}",
+            f"the symbols or types (kallsyms, BTF) in kernel image {path} are damaged: {err}",
             Exit.FAILED,
             NEXT,
             path=path,

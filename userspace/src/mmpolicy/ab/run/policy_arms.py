@@ -70,7 +70,8 @@ class PolicyArms:
         if check_loaded(self.tree) == "expired":
             hint = "mmpolicy reset acknowledges it; then start the experiment again"
             raise Error(
-                "a lease has expired, so the kernel is at stock, and no experiment can start",
+                "the lease of the policies has expired, so all points stay at stock until that is "
+                "acknowledged, and no experiment can start",
                 Exit.FAILED,
                 hint,
             )
