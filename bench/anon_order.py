@@ -58,7 +58,7 @@ class Case:
     rounds: int
 
     def name(self) -> str:
-        """Return the name in the tables."""
+        """Return the name of the case in the tables."""
         return f"{self.pattern} {self.mib}M"
 
 
@@ -177,7 +177,7 @@ class Cost:
     constant: float  # instructions of the measurement itself, which reads the clock twice
 
     def text(self) -> str:
-        """Return the cost in one line."""
+        """Return the cost of a decision as one line of text."""
         return (
             f"{self.case}: {self.per_fault:.1f} instructions a fault, {self.per_page:.2f} a page"
             f" (without the {self.constant:.1f} that measuring itself takes)"

@@ -268,7 +268,7 @@ def check_setting() -> None:
 
 
 def read() -> dict[str, Any]:
-    """Return the kept results."""
+    """Return the results stored in bench/callers.json."""
     found: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     return found
 

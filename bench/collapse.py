@@ -74,7 +74,7 @@ class Line(NamedTuple):
     """What the program bigheap prints for a quarter of a second."""
 
     at: float  # time when this line was read
-    ns: float  # mean time of an access
+    ns: float  # mean time of an access in nanoseconds
     longest_us: float  # longest time of 32 accesses in a row
 
 
@@ -93,7 +93,7 @@ class Heap:
             self.lines.append(Line(time.monotonic(), ns, longest))
 
     def between(self, begin: float, end: float) -> list[Line]:
-        """Return the output of a period."""
+        """Return the lines that the program has printed within a period."""
         return [line for line in self.lines if begin < line.at <= end]
 
     def turn(self, seconds: float) -> list[Line]:

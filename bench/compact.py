@@ -91,7 +91,7 @@ def values_of(found: dict[str, int]) -> dict[str, float]:
 
 
 def mean(all_values: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each number."""
+    """Return the mean of each number over several runs, by name."""
     return {key: sum(v[key] for v in all_values) / len(all_values) for key in all_values[0]}
 
 
@@ -127,7 +127,7 @@ def samples(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Iterator[
 
 
 def run(arms: Sequence[Arm], cases: Sequence[Case], seeds: int) -> Results:
-    """Measure arms in cases."""
+    """Measure arms in cases, with `seeds` guests for each pair."""
     about = {"cpu": counting.CPU, "unit": "instructions", "seeds": str(seeds)}
     return Results("compact", about, list(samples(arms, cases, seeds)))
 

@@ -65,7 +65,7 @@ def compare(guest: Guest) -> Results:
 
 
 def number(value: float) -> str:
-    """Format with three digits."""
+    """Return a number as text, with three digits."""
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}"
 
 

@@ -18,7 +18,7 @@ UCRED = struct.Struct("3i")  # pid, uid, gid: see unix(7)
 
 
 def connected() -> socket.socket:
-    """Return a connection to the server."""
+    """Return a connection to the socket that the first argument names."""
     found = socket.socket(socket.AF_UNIX)
     found.connect(sys.argv[1])
     return found

@@ -21,7 +21,7 @@ FILES = TREE / "bench/evidence"
 DOCUMENT, DATA = TREE / "docs/evidence.md", TREE / "docs/workloads/data.md"
 # programs in the table of docs/workloads/data.md
 OF_DATA = ("duckdb", "chdb", "polars", "pandas", "gather")
-PAGE, FOLIO = 4 << 10, 64 << 10  # bytes
+PAGE, FOLIO = 4 << 10, 64 << 10  # sizes in bytes of a page, and of a folio of the arm "to 64"
 # If the ratio of the means differs from the estimated ratio by more than this, both are shown.
 APART = 0.05
 

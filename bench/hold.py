@@ -48,7 +48,7 @@ class Waits(NamedTuple):
     status: str
 
     def text(self) -> str:
-        """Return a line of output."""
+        """Return the waits as a line of output."""
         control, verb, whole, stall = (each / 1000 for each in self[:4])
         return (
             f"longest wait {verb:.2f} ms, control {control:.2f} ms; {whole:.2f} ms with stalls of "
@@ -59,12 +59,12 @@ class Waits(NamedTuple):
 class Second(NamedTuple):
     """A line of output of the program hold: the longest times within a second, in microseconds."""
 
-    whole_us: float = 0.0  # longest wait
+    whole_us: float = 0.0  # longest wait, including times in which a CPU stalled
     alone_us: float = 0.0  # longest wait, not counting times in which a CPU stalled
-    stall_us: float = 0.0  # longest stall of a CPU
+    stall_us: float = 0.0  # longest stall of any CPU
 
     def worse(self, other: Second) -> Second:
-        """Return the maximum of each time."""
+        """Return the larger of both values for each time."""
         return Second(*map(max, self, other))
 
 

@@ -32,7 +32,7 @@ from lab.programs import BenchError
 
 NONE = "transparent_hugepage/enabled=never,hugepages-*/enabled=never"
 ENDING = TREE / "bench/ending.py"
-SIZES = (16, 32, 64, 128, 256, 1024)  # kB
+SIZES = (16, 32, 64, 128, 256, 1024)  # folio sizes below 2 MB, in kB, that arms turn on
 
 
 def one(*sizes: int) -> str:

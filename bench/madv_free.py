@@ -38,7 +38,7 @@ def policy(name: str, **knobs: int) -> str:
 
 def loop(advice: str, *numbers: int) -> str:
     """Return a command for the workload lazy, with an advice and numbers as its arguments."""
-    program = workload("lazy", "-pie")  # not static, for LD_PRELOAD
+    program = workload("lazy", "-pie")  # not linked statically, so that LD_PRELOAD works
     return " ".join([str(program), advice, *map(str, numbers)])
 
 
@@ -58,7 +58,7 @@ class Case:
     muzzy: int | None = None
 
     def name(self) -> str:
-        """Return the name in the tables."""
+        """Return the name of the case in the tables."""
         idle = f", {self.idle} idle" if self.idle else ""
         muzzy = "" if self.muzzy is None else f", jemalloc {self.muzzy}"
         return f"{self.threads} x {self.chunks} of {self.chunk_kb} kB{idle}{muzzy}"
@@ -157,7 +157,7 @@ def gain(results: Results, arm: str, case: str) -> float:
 
 
 def cell(results: Results, key: str, arm: str, case: str) -> str:
-    """Format a number of a table."""
+    """Format a number of an arm for the table of `key`: ticks, gain, faults, or memory."""
     value = results.find(arm, case, key if key != "gain" else "ticks")
     if value is None:
         return "-"

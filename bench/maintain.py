@@ -51,7 +51,7 @@ PAGE = TREE / "docs/workloads/big-heap.md"
 
 
 class Event(NamedTuple):
-    """A command for a service."""
+    """A command that a service gets during the run."""
 
     at: float  # time of the command as a part of the whole run, 0 to 1
     service: int
@@ -91,8 +91,8 @@ class State(NamedTuple):
     """The memory of a service, in pages of 4 kB."""
 
     filled: int  # pages that the service has filled
-    wrong: int  # pages with wrong contents
-    there: int  # present pages of its heap
+    wrong: int  # pages whose contents are not what the service wrote
+    there: int  # pages of the service's heap that are present
     full: int  # pages in 2 MB blocks that are filled completely
     full_huge: int  # pages counted in `full` that are in pages of 2 MB
     huge: int  # all pages in 2 MB pages
@@ -318,7 +318,7 @@ def added(states: Sequence[Mapping[str, int]]) -> State:
 
 
 def row(sample: Mapping[str, Any], places: Sequence[int]) -> Sequence[str]:
-    """Return the cells for some services."""
+    """Return the cells of a row with the sums over some services."""
     whole = added([sample["services"][at] for at in places])
     told = [sample["told"]["services"][at] for at in places]
     made, back, again = (sum(each[name] for each in told)

@@ -30,7 +30,7 @@ from lab import counting
 from lab.machine import TREE
 
 KEPT = TREE / "bench/rates.json"
-BEFORE = TREE / "bench/rates-before.json"  # findings of an older build
+BEFORE = TREE / "bench/rates-before.json"  # what an older build has found, measured with --build
 DOCUMENT = TREE / "docs/rates.md"
 OLD = "5248c87"  # the commit that `--build` compares with
 # objects allocated between two garbage collections; the default is less, and the simulations make
@@ -133,14 +133,14 @@ def row(world: World, found: Mapping[str, Any]) -> str:
 
 
 def read(path: Path = KEPT) -> dict[str, Any]:
-    """Return the kept results."""
+    """Return the results stored in a file; {} without one."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 @lru_cache(maxsize=1)
 def known() -> Mapping[str, World]:
-    """Return all worlds, cached per process."""
+    """Return all worlds by title; each process makes them once."""
     return worlds()
 
 

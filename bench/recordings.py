@@ -45,7 +45,7 @@ class Touches:
     events: list[tuple[str, int, int, int]] = field(default_factory=list)
 
     def faults(self) -> int:
-        """Return the number of faults."""
+        """Return the number of page faults of the address space."""
         return sum(kind == "fault" for kind, *_ in self.events)
 
     def regions(self) -> dict[int, int]:
@@ -128,13 +128,15 @@ class Lines:
             yield f"u {self.renumber(first)} {last - first}"
 
     def move(self, start: int, to: int, size: int) -> Iterator[str]:
-        """Yield the move of pages."""
+        """Yield the lines of a recording for a move of pages, unless a region in question has no
+        fault.
+        """
         if start // REGION in self.regions and to // REGION in self.regions:
             yield f"m {self.renumber(start)} {self.renumber(to)} {size}"
 
 
 def recording(touches: Touches) -> str:
-    """Return the text of a recording."""
+    """Return the text of the recording of an address space."""
     lines = Lines(touches.regions())
     write: dict[str, Callable[[int, int, int], Iterator[str]]] = {
         "fault": lines.fault,
@@ -155,7 +157,7 @@ def start_tracing(guest: Guest) -> None:
 
 
 def traced(guest: Guest, command: str) -> str:
-    """Return the trace of a command."""
+    """Run a shell command with the kprobes enabled, and return its trace."""
     must(guest, f"echo 0 >{TRACING}/tracing_on; echo >{TRACING}/trace")
     must(guest, f"echo 1 >{TRACING}/tracing_on; {command}", 1200)
     return must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)

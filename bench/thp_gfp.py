@@ -22,7 +22,8 @@ from lab.programs import BenchError, must, ran, workload
 POINT = "thp_gfp"
 NEEDS: dict[str, Any] = {"nodes": 2, "swap": "1G"}
 POLICIES = ("only_compact", "only_compact_any", "relaxed", "light")
-MADVISED, NOT_MADVISED, NO_HUGE = 14, -1, 15  # MADV_HUGEPAGE, none, MADV_NOHUGEPAGE
+# numbers of MADV_HUGEPAGE, of no advice, and of MADV_NOHUGEPAGE
+MADVISED, NOT_MADVISED, NO_HUGE = 14, -1, 15
 ALWAYS = f"echo always >{THP}/enabled && echo always >{THP}/defrag"
 SMALL_SIZES = f"echo never >{THP}/hugepages-2048kB/enabled && " + " && ".join(
     f"echo madvise >{THP}/hugepages-{kb}kB/enabled" for kb in (16, 32, 64)

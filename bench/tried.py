@@ -159,7 +159,8 @@ def here(mib: int, block: float) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory() as folder, thp_settings(settings()):
         said = Path(folder, "said")
-        speed = f"cmd:tail -n 2 {said} | awk 'NF==2{{s=1/$1}}END{{print s}}'"  # accesses per ns
+        # the command prints accesses per nanosecond
+        speed = f"cmd:tail -n 2 {said} | awk 'NF==2{{s=1/$1}}END{{print s}}'"
         heap = [str(workload("bigheap")), str(mib), "full", "madvise", str(PACE)]
         sparse = [sys.executable, "-c", SPARSE, str(mib)]
         return {
@@ -187,7 +188,7 @@ def in_guest() -> dict[str, Any]:
 
 
 def table(kept: dict[str, Any]) -> Iterator[str]:
-    """Yield the table of docs/cli.md."""
+    """Yield the lines of the table in docs/cli.md."""
     yield "| kernel | candidate | block | exit | private memory, MiB | in 2 MB, MiB | told |"
     yield "|---|---|---|---|---|---|---|"
     for each in kept.values():

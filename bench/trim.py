@@ -72,7 +72,7 @@ PROGRAMS = (
 
 
 def build() -> None:
-    """Compile the loads."""
+    """Compile the loads in Go and Java."""
     BUILT.mkdir(parents=True, exist_ok=True)
     go = shutil.which("go") or OLD_GO
     subprocess.run([go, "build", "-o", str(BUILT / "burst"), str(LOADS / "burst.go")], check=True)

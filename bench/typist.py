@@ -25,7 +25,7 @@ from mmpolicy.host.machine import Host
 from mmpolicy.verbs import here
 from mmpolicy.verbs.fit import points_here
 
-ENDLESS = ("watch", "maintain")  # verbs that run until Ctrl-C
+ENDLESS = ("watch", "maintain")  # verbs that run until they get a SIGINT
 ENDLESS_S = 5  # seconds after which the verbs of ENDLESS get a SIGINT
 
 

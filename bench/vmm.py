@@ -77,7 +77,8 @@ def counted(text: str) -> dict[str, float]:
 def start_machine(guest: Guest, setup: str) -> dict[str, float]:
     """Return the times and events of one start of a virtual machine, after these shell commands."""
     must(guest, f"mkdir {CGROUP}; echo madvise >{THP}/defrag")
-    must(guest, f"{qemu(16)} && kill $(cat /run/qemu.pid)")  # reads QEMU's files in
+    # a small machine first, so that QEMU's files are in the page cache
+    must(guest, f"{qemu(16)} && kill $(cat /run/qemu.pid)")
     must(guest, f"{setup}; cat >/run/look <<'END'\n{LOOK}END")
     command = f"{workload('nodes')} {HOLES} sh 'sh /run/look' 2>&1"
     values = counted(must(guest, command, 1200))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-INTERRUPTED = 130  # exit code: 128 and SIGINT
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 and the number of SIGINT
 
 
 def _end(_number: int = 0, _frame: object = None) -> None:

@@ -89,7 +89,7 @@ class Crew:
         return [json.loads(reply) for reply in replies]
 
     def end(self) -> None:
-        """End all processes."""
+        """End all processes of the crew."""
         for pid, tell, hear in self._members:
             os.close(tell)
             os.close(hear)

@@ -100,7 +100,7 @@ def measure(
             move()
             for size in sizes:
                 enter(size)
-                of_a_piece(size)  # warms up
+                of_a_piece(size)  # the first piece only warms up
                 pieces = [of_a_piece(size) for _ in range(PIECES)]
                 found[size] += [piece for piece, in_folios in pieces if in_folios]
             tell(taken := time.monotonic() - begin)

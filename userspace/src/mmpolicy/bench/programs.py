@@ -22,7 +22,7 @@ from mmpolicy.bench import starter
 from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 
-POLL_S = 0.1  # seconds between checks for signals
+POLL_S = 0.1  # seconds between checks whether a signal has arrived
 MANNERS_S = 10.0  # seconds that a server has to end after SIGTERM; then it is an error
 PROMPT_S = 60.0  # time limit in seconds for a request that is immediate on an idle machine
 HARDWARE, CACHE = 0, 3  # types of counters for perf_event_open()

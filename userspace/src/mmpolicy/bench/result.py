@@ -44,7 +44,7 @@ class Compared:
     median: float | None  # median of the ratios of all rounds
 
     def ratio(self) -> str:
-        """Return the ratio with its interval."""
+        """Return the ratio with its 95 % interval as text; "-" if there is no ratio."""
         if not self.effect or self.effect.scale == "difference":
             return "-"
         text = f"{exp(self.effect.estimate):.3f}"

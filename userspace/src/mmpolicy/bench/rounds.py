@@ -152,7 +152,7 @@ def _blind(sizes: Sequence[float]) -> list[float]:
 
 @dataclass
 class Bench:
-    """Runs all arms, round by round."""
+    """Runs the command under all arms, round by round."""
 
     arms: Arms
     programs: Programs

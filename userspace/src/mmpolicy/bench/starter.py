@@ -20,10 +20,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_THP_DISABLE = 1, 36, 41  # of prctl()
+SET_PDEATHSIG, SET_CHILD_SUBREAPER, SET_THP_DISABLE = 1, 36, 41  # numbers of options of prctl()
 LARGEST = 1 << 16  # largest size in bytes of a request, a reply, or a file that is read
 
-PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system calls
+# number of the system call perf_event_open(), by architecture
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 # read_format of perf: also return the time that a counter was enabled, and the time that it
 # counted
 TIMES_TOO = 1 | 2

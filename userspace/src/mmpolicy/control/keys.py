@@ -183,7 +183,7 @@ class CgroupBinding(Sorted):
     number: int
 
     def __post_init__(self) -> None:
-        """Refuse an invalid id."""
+        """Raise an error for a number that is no id of a cgroup."""
         _check_numbers(self.number)
 
     @property
@@ -205,7 +205,7 @@ class ProcessBinding(Sorted):
     start: int  # start time in ticks since boot
 
     def __post_init__(self) -> None:
-        """Refuse an invalid id."""
+        """Raise an error for a number that is no PID, or no start time."""
         _check_numbers(self.number, self.start)
 
     @property
@@ -303,7 +303,7 @@ NAMES = {kind: name for name, kind in KINDS.items()}
 
 
 def to_record(key: Key) -> dict[str, Any]:
-    """Return a key for JSON."""
+    """Return a key as a record for JSON."""
     return {"kind": NAMES[type(key)], **asdict(key)}
 
 

@@ -86,7 +86,7 @@ class Maintained(NamedTuple):
     """The part of a manifest that configures `maintain`."""
 
     cpu: float | None  # CPU budget in percent of one CPU; None if no file sets it
-    services: list[str]  # names of units and cgroups
+    services: list[str]  # names of the units and cgroups that `maintain` works for
 
 
 class Manifest:

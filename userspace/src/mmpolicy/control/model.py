@@ -68,7 +68,7 @@ class Point(NamedTuple):
         return choice(self.profile, self.name)
 
     def settings(self) -> Iterator[Setting]:
-        """Yield all knobs."""
+        """Yield the knobs of the point and of all its policies."""
         for knobs in (self.common, *self.knobs.values()):
             yield from knobs.values()
 

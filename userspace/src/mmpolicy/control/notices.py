@@ -82,7 +82,7 @@ def untested(tree: Tree) -> Iterator[Notice]:
 
 
 def notices(tree: Tree) -> list[Notice]:
-    """Return all notices."""
+    """Return all notices about changes, experiments and trials left unfinished."""
     left = [found for found in (half_made(tree), knobs_left(tree)) if found]
     return [*left, *proofs(tree), *untested(tree)]
 

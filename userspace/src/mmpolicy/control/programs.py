@@ -67,7 +67,7 @@ def programs(tree: Tree) -> list[Program]:
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of an object."""
+    """Return the SHA-256 of the content of an object file."""
     from hashlib import sha256
 
     return sha256(data).hexdigest()

@@ -157,12 +157,12 @@ def users_of(state: State, program: Program) -> list[str]:
 
 
 def bindings_of(state: State, profile: str) -> list[Binding]:
-    """Return the bindings to a profile."""
+    """Return the cgroups and processes that are bound to a profile."""
     return [key for key, value in state.items() if isinstance(key, BINDINGS) and value == profile]
 
 
 def experiment_of(state: State) -> dict[ExperimentFile, str]:
-    """Return the files of the experiment."""
+    """Return those entries of a state that are files of the experiment."""
     return {key: value for key, value in state.items() if isinstance(key, ExperimentFile)}
 
 
@@ -206,7 +206,7 @@ def bind_unit(key: UnitBinding, profile: str | None) -> Write:
 
 
 def perform(tree: Tree, write: Write) -> None:
-    """Make one write."""
+    """Make one write to the control tree, or to the manifest of a unit."""
     if isinstance(write.key, UnitBinding):
         put_unit(tree, write.key, write.result)
     else:

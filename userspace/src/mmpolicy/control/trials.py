@@ -69,7 +69,7 @@ class Trial:
 
     @property
     def path(self) -> str:
-        """Return the path of the record."""
+        """Return the path of the trial's record."""
         return f"{FOLDER}/{self.name}.json"
 
     @property

@@ -23,7 +23,8 @@ FOLDER = "/var/lib/mmpolicy/watch"
 # beginning of the text in the lock file while `try --watch` holds the lock
 RUN = "try --watch, pid "
 VERSION = 1
-ON, ENDED, GOING_BACK, WENT_BACK = "on", "ended", "going back", "went back"  # phases
+# phases of the test of a setting
+ON, ENDED, GOING_BACK, WENT_BACK = "on", "ended", "going back", "went back"
 # age in seconds at which a pair of blocks (at stock and with the setting) is dropped
 KEEP_S = 28 * 86400.0
 READABLE = 0o644
@@ -37,7 +38,7 @@ class Watch(NamedTuple):
     of each metric at stock and with the setting.
     """
 
-    at: float  # seconds since 1970
+    at: float  # time in seconds since 1970 at which the pair ended
     values: dict[str, tuple[float, float]]
 
 
@@ -64,7 +65,7 @@ class Watched:
     # days until the test finds a harmful effect, by metric; 0 if it would not find it
     days: dict[str, float] = field(default_factory=dict)
     phase: str = ON
-    reason: str = ""  # why the test has ended
+    reason: str = ""  # why the test has ended; "" while it goes on
     # id of the service's cgroup while the service runs a block at stock; 0 at other times
     at_stock: int = 0
     lost: int = 0  # number of pairs of blocks that were begun and not completed
@@ -76,7 +77,7 @@ class Watched:
 
     @property
     def path(self) -> str:
-        """Return the path of the record."""
+        """Return the path of the record about this setting."""
         return f"{FOLDER}/{self.trial}.json"
 
     @property

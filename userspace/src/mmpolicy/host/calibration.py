@@ -19,7 +19,7 @@ FILE = "/var/lib/mmpolicy/calibration.json"
 class FaultCost(NamedTuple):
     """The CPU time of a fault that maps a folio of one size, in nanoseconds."""
 
-    size: int  # bytes
+    size: int  # size of the folio in bytes
     ns: float
     # `low` is computed from the shortest times of the pieces of memory, `high` from the medians
     low: float
@@ -30,7 +30,7 @@ class Together(NamedTuple):
     """CPU time of a fault of one size while several CPUs fault at once, in nanoseconds."""
 
     cpus: int
-    size: int  # bytes
+    size: int  # size of the folio in bytes
     # median over the turns of the measurement; `low` and `high` are the smallest and the largest
     ns: float
     low: float

@@ -22,7 +22,7 @@ MOUNTS = "/proc/self/mountinfo"
 ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 OCTAL = re.compile(r"\\([0-7]{3})")
 ROOT = "/"
-LONGEST = 1 << 16  # most bytes of /proc/PID/cgroup
+LONGEST = 1 << 16  # largest number of bytes that are read from /proc/PID/cgroup
 
 
 class Hierarchy(NamedTuple):
@@ -199,7 +199,8 @@ class Charged:
             known = []
         self._v2 = unified_of(known)
         self._v1 = next((each for each in known if "memory" in each.controllers), None)
-        self._domains: dict[str, str] = {}  # by path
+        # path of the cgroup to which memory is charged, by path of a process's cgroup
+        self._domains: dict[str, str] = {}
 
     def name(self, pid: int | str) -> str:
         """Return the name of the cgroup that a process is charged to; `/` for the root cgroup, or

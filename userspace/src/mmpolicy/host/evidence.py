@@ -17,7 +17,8 @@ from mmpolicy.host.knobs import read_knob
 THP = KNOB_FOLDERS[0]
 PRESSURE = "/proc/pressure"
 STAT = "/proc/stat"
-CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")  # of STAT
+# columns of the first line of /proc/stat
+CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 TICKS_S = os.sysconf("SC_CLK_TCK")
 POOLS = "/sys/kernel/mm/hugepages"  # directory with the pools of hugetlb
 POOL = {"pages": "nr", "free": "free", "reserved": "resv", "surplus": "surplus"}

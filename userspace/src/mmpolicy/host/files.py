@@ -150,7 +150,7 @@ class Tree:
 
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
-        self._before = root.rstrip("/")  # any path
+        self._before = root.rstrip("/")  # to be put before a path that begins with a slash
 
     def real(self, path: str) -> Path:
         """Return a path with the root directory in front of it."""

@@ -13,7 +13,7 @@ from typing import Any
 from mmpolicy.errors import Error, Exit, Remedies, explain
 
 LIBRARY = "libkmod.so.2"
-FAIL_ON_LOADED = 0x20  # KMOD_PROBE_FAIL_ON_LOADED
+FAIL_ON_LOADED = 0x20  # the flag KMOD_PROBE_FAIL_ON_LOADED of libkmod
 # the flag KMOD_PROBE_APPLY_BLACKLIST, which is also the result for a blacklisted module
 APPLY_BLACKLIST = 0x20000
 

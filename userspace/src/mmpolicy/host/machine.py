@@ -115,9 +115,9 @@ class Hardware(NamedTuple):
 
     machine: str
     cpus: int | None
-    cpu: str | None  # the model
+    cpu: str | None  # model of the CPU
     virtual: bool
-    memory: int | None  # bytes
+    memory: int | None  # size of the memory in bytes
 
 
 def hardware_of(tree: Tree) -> Hardware:

@@ -17,7 +17,7 @@ from mmpolicy.host.cgroups import (
 from mmpolicy.host.files import Tree
 
 MOST_LISTED = 5
-NAME_BYTES = 15  # of /proc/PID/comm
+NAME_BYTES = 15  # largest length of a name in /proc/PID/comm
 NUMBER = re.compile("[1-9][0-9]{0,9}")
 KERNEL_THREAD = 0x200000  # flag of a task (PF_KTHREAD)
 

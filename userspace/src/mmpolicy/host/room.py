@@ -35,7 +35,7 @@ class Zone(NamedTuple):
     """A memory zone of a node, with sizes in pages."""
 
     node: int
-    first: int  # page frame
+    first: int  # number of the zone's first page frame
     spanned: int
     managed: int
     free: int

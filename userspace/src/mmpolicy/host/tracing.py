@@ -36,7 +36,7 @@ class Decision(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The decisions recorded during a time."""
+    """The decisions recorded during a time, and how many more were lost."""
 
     decisions: list[Decision]
     lost: int

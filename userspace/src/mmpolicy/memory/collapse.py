@@ -500,7 +500,7 @@ class Done:
     # number of pages not collapsed, by cause
     skipped: Counter[str] = field(default_factory=Counter)
     ended: set[int] = field(default_factory=set)  # PIDs of processes that ended during the run
-    longest_s: float = 0.0  # longest collapse in seconds
+    longest_s: float = 0.0  # time of the longest collapse in seconds
     cpu_s: float = 0.0  # CPU time in seconds that this command has used for the collapses
     stopped: str = ""  # the reason why the work ended early; "" if it did not
     next_step: str = ""
@@ -512,7 +512,8 @@ class Collapser:
 
     def __init__(self, host: Host, limits: Limits, pressure: Pressure) -> None:
         self._host, self._limits, self._pressure = host, limits, pressure
-        self._zones, self._nodes = list[Zone](), dict[int, Node]()  # set by _must_stop()
+        # _must_stop() reads both before each collapse, if they are older than LOOK_S
+        self._zones, self._nodes = list[Zone](), dict[int, Node]()
         self._looked = -inf
         self._since = 0  # number of 2 MB blocks allocated since free memory was read
         self._worked_s = 0.0  # seconds of work since the last pause

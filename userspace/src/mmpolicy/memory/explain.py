@@ -35,7 +35,7 @@ class Wanted:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, decision: Decision) -> None:
-        """Count a decision."""
+        """Count the order of a decision, and its reason."""
         self.orders[decision.order] += 1
         self.reasons[decision.reason] += 1
 

@@ -76,7 +76,7 @@ class Finding(NamedTuple):
     worth: bool = True
 
     def line(self) -> str:
-        """Return the line in words."""
+        """Return the finding as one line of text."""
         if not self.worth:
             return f"not worth it: {self.who}: {self.what}"
         command = f"; do: {' && '.join(self.commands)}" if self.commands else ""
@@ -243,7 +243,7 @@ def _left_alone(survey: Survey, row: Row) -> Counter[str]:
     there = [survey.processes[pid] for pid in row.pids if pid in survey.processes]
     most = nlargest(LINES, there, key=lambda each: each.anon_kib * each.sample.share)
     for each in most:
-        with suppress(Error):  # the process has ended
+        with suppress(Error):  # a process that has ended is left out
             found.update(_causes(survey, each))
     whole = sum(found.values())
     return Counter({cause: kib / whole for cause, kib in found.items()}) if whole else found
@@ -274,7 +274,7 @@ def _causes(survey: Survey, process: Process) -> dict[str, float]:
 def _rss(tree: Tree, pid: int) -> int:
     try:
         return int(tree.read(f"/proc/{pid}/statm").split()[1])
-    except (Error, ValueError, IndexError):  # the process has ended
+    except (Error, ValueError, IndexError):  # the process has ended, so it has no memory
         return 0
 
 
@@ -444,7 +444,7 @@ def _forbidding(host: Evidence) -> Iterator[Finding]:
             continue
         try:
             found = reach(host.tree, each.pid, into_kib=0).barriers[0]
-        except (Error, IndexError):  # the process has ended
+        except (Error, IndexError):  # the process has ended, or nothing is out of reach
             continue
         what = f"{each.mean.faults:.0f} page faults a second, {_of_a_cpu(host.costs, gain)}, "
         what += found.what + (f"; cause: {found.likely}" if found.likely else "")
@@ -462,7 +462,7 @@ def _lazily(host: Evidence) -> Iterator[Finding]:
         there = (host.survey.processes[pid] for pid in row.pids)
         largest = max(there, key=lambda each: each.kinds.get("lazily_freed", 0.0), default=None)
         if largest and is_waste(_freed(row), 0.0, row.anon_kib):
-            with suppress(Error):  # the process has ended
+            with suppress(Error):  # the process has ended, so there is no finding about it
                 yield from _freed_lazily(host, row, largest)
 
 

@@ -304,7 +304,7 @@ class _Entries(NamedTuple):
     found: array[int]
 
     def of(self, region: Region) -> array[int]:
-        """Return the entries of a region."""
+        """Return the entries of the pages of a region."""
         at = (region.start - self.start) // PAGE
         return self.found[at : at + region.pages]
 

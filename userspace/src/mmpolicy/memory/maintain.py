@@ -89,7 +89,7 @@ class Block:
     done: int = 0  # number of attempts that changed the block
 
     def see(self, kind: str, pages: int, now: float) -> None:
-        """Record the result of a check."""
+        """Record what a check has found: the kind of the block and its number of pages."""
         if (kind, pages) != (self.kind, self.pages):
             self.since = now
         self.kind, self.pages = kind, pages
@@ -112,7 +112,7 @@ class Counts(NamedTuple):
 
     start: int  # start time of the process since boot; it tells processes with the same PID apart
     faults: int
-    pages: int  # resident
+    pages: int  # number of resident pages
 
     def moved_from(self, other: Counts) -> bool:
         """Return whether resident pages or faults have changed since `other` by MOVED or more,
@@ -148,9 +148,10 @@ class Work:
     made: int = 0  # number of 2 MB pages made
     freed: int = 0  # number of empty pages given back
     again: int = 0  # number of attempts that changed a block which an earlier one had changed
-    looks: int = 0  # number of checks
+    looks: int = 0  # number of checks of a process
     longest_s: float = 0.0  # duration of the longest collapse in seconds
-    told: set[str] = field(default_factory=set)  # reasons that were printed already
+    # reasons for not collapsing that were printed already
+    told: set[str] = field(default_factory=set)
 
     def left(self) -> Counter[str]:
         """Return the number of pages that are neither collapsed nor split, by cause."""

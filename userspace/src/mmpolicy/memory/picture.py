@@ -14,7 +14,7 @@ from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.folios import Area
 from mmpolicy.render import paint
 
-WIDTH = 64  # cells in a row
+WIDTH = 64  # number of cells in a row of the picture
 MOSTLY_ZERO = "_"
 LEGEND = (
     "0-9 order of the folio, _ mostly zero-filled in a large folio, s swapped, z zero page, "

@@ -52,7 +52,7 @@ class Barrier(NamedTuple):
     share: float  # `kib` as a share of the process's resident memory
     what: str  # the reason in words, beginning with "as"
     likely: str  # the likely cause by name, "" if the process shows no sign of one
-    way_out: str  # the remedy
+    way_out: str  # what the user can do about it, as text
 
     @property
     def text(self) -> str:
@@ -96,7 +96,7 @@ class Reach(NamedTuple):
             yield f"{self.name} (pid {self.pid}): no policy for large folios reaches {each.text}"
 
     def as_data(self) -> dict[str, object]:
-        """Return the barriers for JSON."""
+        """Return all barriers of the process for JSON."""
         barriers = [{**each._asdict(), "share": round(each.share, 3)} for each in self.barriers]
         return {**self._asdict(), "barriers": barriers, "unknown": list(self.unknown)}
 

@@ -154,7 +154,8 @@ class Sample:
         """
         if self.spots < 2:
             return 1.0
-        number = self.spots**2 / self._spots2  # effective number of spots
+        # number of spots of equal weight that would give this precision
+        number = self.spots**2 / self._spots2
         left = self._empty2 - 2 * self.share * self._both + self.share**2 * self._pages2
         deviation = sqrt(max(left, 0.0) * number / max(number - 1, 0.5)) / self.pages
         return min(max(SURE * deviation + 0.5 / self.spots, 1 / self.spots), 1.0)
@@ -174,7 +175,7 @@ class Places:
 
     @property
     def spots(self) -> int:
-        """Return the number of spots."""
+        """Return the number of spots in all ranges."""
         return self._ends[-1] if self._ends else 0
 
     def draw(self, rng: Random) -> tuple[int, int]:

@@ -53,7 +53,7 @@ from mmpolicy.host.pagemap import (
 from mmpolicy.host.processes import check_process
 from mmpolicy.memory.holds import Holds
 
-BLOCK = 512  # pages of a huge page
+BLOCK = 512  # number of small pages in a 2 MB page
 TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
 USER_END = 1 << 63  # end of the addresses that are read; [vsyscall] lies above it
 AT_ONCE = 8  # most areas that one read of TEXT bytes of smaps shows
@@ -82,7 +82,7 @@ class Vma(NamedTuple):
 
     start: int
     end: int
-    access: str  # such as rw-p
+    access: str  # permissions of the area, such as rw-p
     inode: int
     name: str
 
@@ -112,7 +112,7 @@ class Vma(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Counters of a process, in kB."""
+    """The kernel's counters of a process's memory, in kB."""
 
     rss: int
     anon: int

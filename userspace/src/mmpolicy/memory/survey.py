@@ -92,34 +92,34 @@ class Usage(NamedTuple):
 
     start: int  # time of its start, since boot
     faults: int
-    user: int  # CPU time outside the kernel
-    system: int  # CPU time in the kernel
-    pages: int  # resident pages now
+    user: int  # CPU time spent outside the kernel
+    system: int  # CPU time spent in the kernel
+    pages: int  # number of pages that are resident now
     is_kernel: bool
 
 
 class Rates(NamedTuple):
     """Page faults and CPU time per second, of a process or of several."""
 
-    faults: float = 0.0  # per second
-    cpu: float = 0.0  # share of one CPU
+    faults: float = 0.0  # page faults per second
+    cpu: float = 0.0  # CPU time, as a share of one CPU
     kernel: float = 0.0  # share of one CPU that is spent in the kernel, including faults
 
 
 @dataclass
 class Process:
-    """The facts collected about a process."""
+    """The facts that a Survey has collected about a process."""
 
     pid: int
     name: str
     cgroup: str
-    usage: Usage  # counters of the last visit
-    looked: float  # time of the last visit
+    usage: Usage  # counters at the last visit to the process
+    looked: float  # time of the last visit to the process
     rates: Rates = field(default_factory=Rates)
     sizes: Sizes | None = None  # memory counters when the process was last sampled
     ksm_kib: int = 0  # kB merged by KSM when the process was last sampled
-    sample: Sample = field(default_factory=Sample)  # sample of its private memory
-    shared: Sample = field(default_factory=Sample)  # sample of its shared memory
+    sample: Sample = field(default_factory=Sample)  # sample of the process's private memory
+    shared: Sample = field(default_factory=Sample)  # sample of the process's shared memory
     layout: Layout = field(default_factory=Layout)
     first: tuple[Usage, float] | None = None  # counters of the first visit, and its time
 
@@ -242,7 +242,7 @@ class Charge(NamedTuple):
 
 
 def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
-    """Return the rates between two visits."""
+    """Return the rates of a process between two visits."""
     if now <= then:
         return Rates()
     user, system = new.user - old.user, new.system - old.system
