@@ -17,12 +17,13 @@ Lines = Union[Iterable[str], Callable[[], Iterable[str]]]
 JSON_VERSION = 1
 # columns of a line if standard output is no terminal: readers of a pipe get a row on one line
 WIDE = 10_000
-GAP = "  "  # between columns
-LEAST = 30  # least columns for a last column with wrapped text
+GAP = "  "  # text between two columns of a table
+# the last column of a table is wrapped only if the terminal leaves it this many characters
+LEAST = 30
 
 
 def coloured() -> bool:
-    """Tell if output may be coloured: on a terminal only, and never with NO_COLOR."""
+    """Return whether output may be coloured: only on a terminal, and never if NO_COLOR is set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -40,14 +41,19 @@ def columns() -> int:
 
 
 def progress_line(text: str, is_last: bool) -> None:
-    """Overwrite the progress line; on a terminal only."""
+    """Overwrite the progress line on standard error; do nothing if that is not a terminal.
+
+    is_last: end the line, as no other text will overwrite it.
+    """
     if sys.stderr.isatty():
         click.echo(f"\r{text} \x1b[K", err=True, nl=is_last)
 
 
 @contextmanager
 def own_line() -> Iterator[None]:
-    """Clear the progress line at the end, also if an exception or a signal ends the work."""
+    """Clear the progress line at the end of the `with` block, also if an exception or a signal ends
+    the work.
+    """
     try:
         yield
     finally:
@@ -101,7 +107,9 @@ def _width(text: str) -> int:
 
 
 def wrapped(text: str, indent: str = "    ", hanging: str = "  ") -> list[str]:
-    """Return text wrapped to the line width, and indented."""
+    """Return text as indented lines that fit the terminal. hanging: the further indent of all lines
+    but the first.
+    """
     import textwrap
 
     return textwrap.wrap(
@@ -111,8 +119,8 @@ def wrapped(text: str, indent: str = "    ", hanging: str = "  ") -> list[str]:
 
 
 def show_live(frames: Iterator[list[str]]) -> None:
-    """Print frames until they end or Ctrl-C is pressed; on a terminal, each frame overwrites the
-    last.
+    """Print frames, each of which is a list of lines, until they end or Ctrl-C is pressed; on a
+    terminal, each frame overwrites the last.
     """
     try:
         if sys.stdout.isatty():
@@ -134,7 +142,7 @@ def _show_on_terminal(frames: Iterator[list[str]]) -> None:
 
 
 def as_json(command: str, data: dict[str, Any], indent: int | None = 2) -> str:
-    """Return data as the JSON of a command."""
+    """Return data as the JSON text that a command prints, with the version of the format."""
     return json.dumps({"version": JSON_VERSION, "command": command, **data}, indent=indent)
 
 
