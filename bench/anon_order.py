@@ -119,7 +119,7 @@ def cases(mib: int) -> list[Case]:
 
 
 def quick_cases() -> list[Case]:
-    """Return a few cases, on SMALL memory."""
+    """Return the few cases of --quick, which are measured on SMALL memory."""
     return [Case(pattern, SMALL, 5) for pattern in ("forward", "every_64k", "sparse_dense")]
 
 

@@ -35,7 +35,7 @@ SHOWN: list[str] = []  # lines of the terminal that the picture of README shows
 
 
 def say(text: str) -> None:
-    """Print a text, and add it to the picture."""
+    """Print a text, and add it to the lines that the picture of README shows."""
     print(text, flush=True)
     SHOWN.append(text)
 

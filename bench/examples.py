@@ -31,7 +31,7 @@ IN_C = (programs.BASE, "never", "fixed-4", "adaptive-4")
 
 
 def arms() -> list[Arm]:
-    """Return policies in C, then all examples of anon_order."""
+    """Return arms with policies in C, then arms with all example policies of anon_order in BPF."""
     mount = "mount -t bpf bpf /sys/fs/bpf && modprobe mmpolicy"
     found = counting.of_kernel(programs.ARMS, IN_C)
     for name in examples_of("MMP_ORDER"):

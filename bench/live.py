@@ -84,7 +84,7 @@ class Instance:
         return sum(int(each.read_text().split()[0]) for each in threads)
 
     def turn(self) -> Turn:
-        """Load the program for a turn; return the measurements."""
+        """Load the program for TURN_S seconds; return the measurements of this turn."""
         before = self.cpu_ns()
         requests, *latencies = self.answers()
         return Turn(requests, self.cpu_ns() - before, *latencies)

@@ -23,8 +23,8 @@ def _run() -> None:
     usual = signal.getsignal(signal.SIGINT)
     # not if the signal is ignored, as a shell does for background jobs
     if usual is signal.default_int_handler:
-        # _end() and not KeyboardInterrupt: in some callbacks during an import, Python only prints
-        # an exception and goes on
+        # _end() ends the process at once. A KeyboardInterrupt might not: in some callbacks during
+        # an import, Python only prints an exception and goes on.
         signal.signal(signal.SIGINT, _end)
     from mmpolicy.cli import main as command
 

@@ -40,7 +40,9 @@ Reply = Optional[float]
 
 
 def levels(cpus: int) -> list[int]:
-    """Return the numbers of CPUs to measure: 1, 2, 4 and so on, and all."""
+    """Return the numbers of CPUs to measure: 1, 2, 4 and so on, and all CPUs; with more than MANY
+    CPUs, 1, 4, 16 and so on, and all.
+    """
     step = 1 if cpus <= MANY else 2
     return [*(1 << power for power in range(0, (cpus - 1).bit_length(), step)), cpus]
 

@@ -197,7 +197,9 @@ def record(
 
 
 def _last_number(text: str) -> int:
-    """Return the highest number of a change in the text of the journal; 0 without one."""
+    """Return the highest number of a change in the last LOOKED_AT lines of the journal; 0 without
+    one.
+    """
     numbers = [0]
     for line in text.splitlines()[-LOOKED_AT:]:
         try:

@@ -302,7 +302,8 @@ def _bindings(state: State, paths: dict[str, str]) -> list[Metric]:
 
 
 def _drift(tree: Tree, now: State) -> Iterator[Metric]:
-    """Yield the number of differences from the applied manifest, and from the bindings of owners.
+    """Yield the number of differences from the manifest that was applied last, and for each owner
+    the number of its bindings that are not in force.
 
     A binding of a cgroup that does not exist is not a difference. An error in the manifest is
     ignored here, as `verify` reports it.

@@ -43,7 +43,7 @@ from mmpolicy.host.processes import start_of
 
 @dataclass(frozen=True)
 class Write:
-    """One write to one file of the control tree."""
+    """One write to one file of the control tree, with its effect on the state."""
 
     path: str
     value: str

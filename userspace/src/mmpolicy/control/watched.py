@@ -73,7 +73,8 @@ class Watched:
     # effects of the setting over the last week, by metric
     effects: dict[str, Ends] = field(default_factory=dict)
     pairs: int = 0  # number of pairs of blocks in the last week
-    known: bool = False  # True once a user has acknowledged that the setting was undone
+    # True once a user has acknowledged that `try --watch` has undone the setting
+    known: bool = False
 
     @property
     def path(self) -> str:
@@ -82,12 +83,12 @@ class Watched:
 
     @property
     def lock(self) -> str:
-        """Return the lock file that the testing process holds."""
+        """Return the lock file that the process of `try --watch` holds."""
         return f"/run/mmpolicy/watch-{self.trial}.lock"
 
     @property
     def stop(self) -> str:
-        """Return the file whose creation asks the testing process to end."""
+        """Return the file whose creation asks the process of `try --watch` to end."""
         return f"{FOLDER}/{self.trial}.stop"
 
     @property
@@ -109,7 +110,7 @@ class Watched:
 
 
 def read_watched(tree: Tree) -> list[Watched]:
-    """Return all records of this host; skip files that are not records."""
+    """Return all records of `try --watch` on this host; skip files that are not records."""
     try:
         found = [_parsed(record) for record in tree.records(FOLDER, VERSION)]
     except Error:  # only root may read the records; for other users there are none

@@ -64,7 +64,11 @@ class Calibration:
         return Calibration(rows, self.together)
 
     def ns(self, order: int = 0) -> float:
-        """Return the nanoseconds of a fault that maps a folio of this order."""
+        """Return the nanoseconds of a fault that maps a folio of this order.
+
+        A size that was not measured is interpolated; if only single pages were measured, the cost
+        is proportional to the size.
+        """
         size, costs = PAGE << order, self.costs
         if not self.has_folios:
             return costs[0].ns * size / costs[0].size

@@ -199,7 +199,9 @@ class Tree:
             }
 
     def targets(self, path: str) -> dict[str, str]:
-        """Return the names in a directory, with the target of each symbolic link, or ""."""
+        """Return the names in a directory with the target of each symbolic link, or "" for other
+        files.
+        """
         real = self.real(path)
         with explained("list", real, READ_REMEDIES), os.scandir(real) as entries:
             return {

@@ -22,7 +22,8 @@ V1 = {
 # such a process
 VM, VMM = "anon_inode:kvm-vm", "qemu"
 SMALL = 1024  # a process with fewer pages is not taken for a virtual machine
-# a function that returns the resident memory of a process, and the part in huge pages, in kB
+# a function that returns the resident memory of a process in kB, and the part of it in huge pages,
+# or None if that is not known
 HugeOf = Callable[[Tree, int], "tuple[int, int | None]"]
 
 

@@ -96,7 +96,9 @@ def failed_dependants(show: Show, service: Service) -> Iterator[str]:
 
 
 class Watch:
-    """Detects a restart or reload of a service during a run."""
+    """Detects during a run that a service is restarted or reloaded, or that a unit that depends on
+    it fails.
+    """
 
     def __init__(self, show: Show, clock: Callable[[], float], unit: str) -> None:
         self._show, self._clock, self._unit = show, clock, unit

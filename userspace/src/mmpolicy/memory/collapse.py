@@ -499,7 +499,8 @@ class Done:
     added: Counter[int] = field(default_factory=Counter)
     # number of pages not collapsed, by cause
     skipped: Counter[str] = field(default_factory=Counter)
-    ended: set[int] = field(default_factory=set)  # PIDs of processes that ended during the run
+    # PIDs of processes that ended while their memory was collapsed
+    ended: set[int] = field(default_factory=set)
     longest_s: float = 0.0  # time of the longest collapse in seconds
     cpu_s: float = 0.0  # CPU time in seconds that this command has used for the collapses
     stopped: str = ""  # the reason why the work ended early; "" if it did not

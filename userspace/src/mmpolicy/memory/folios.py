@@ -39,7 +39,7 @@ KINDS = b"0123456789szgh"
 SMALL = bytes(ZERO_PAGE if mark & 4 else ord("0") for mark in range(256))
 HEAD = re.compile(rb"\x01[\x02\x03]*|^[\x02\x03]+")
 LARGE = re.compile(rb"[1-9]{1,512}")
-# matches adjacent pages of the same kind; "." stands for an absent page
+# matches adjacent pages of the same kind, but not absent pages, whose kind is "."
 ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)
 
 # Bits of kpageflags

@@ -30,7 +30,8 @@ FIRST = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
 SLOT_NS = 4.0  # an empty page table entry is assumed to cost at least this many ns
 # costs of a present page in ns, for a scan and for smaps, if they cannot be measured
 SCAN_NS, SMAPS_NS = 40.0, 150.0
-# factor by which a read of another process takes longer, as its page tables are in no CPU cache
+# a read of another process takes this many times as long as a measurement in this process, as its
+# page tables are in no CPU cache
 COLD = 2.0
 OWN = 1024  # number of pages of this process that a measurement scans
 OWN_TABLES = 16  # number of page tables, with one page each, that a measurement scans

@@ -46,7 +46,8 @@ from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import Space, gone
 from mmpolicy.memory.trim import Finder, Piece, Splitter
 
-# Kinds of a 2 MB block besides HUGE and NOT_FULL: it can be collapsed, or it has no pages now.
+# Kinds of a 2 MB block besides HUGE and NOT_FULL: a FULL block can be collapsed, a GONE block has
+# no pages now.
 FULL, GONE = "", "gone"
 OFTEN = 60  # most checks of a process within one settling time, that is, Rules.settle_s
 SELDOM = 2  # fewest checks within one settling time, if the counters of the process change

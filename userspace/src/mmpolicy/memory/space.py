@@ -98,15 +98,15 @@ class Vma(NamedTuple):
 
     @property
     def shared_memory(self) -> bool:
-        """Return whether the area has a name of shared memory; other areas may be shared memory,
-        too.
+        """Return whether the area's name is one that only shared memory has; an area with another
+        name may be shared memory, too.
         """
         return not self.private and self.name.startswith(SHARED)
 
     @property
     def usable(self) -> bool:
-        """Return whether the program can access the area, and the kernel did not make it (as the
-        vDSO).
+        """Return whether the program can access the area, and the kernel did not make the area, as
+        it does the vDSO.
         """
         return not self.access.startswith("---") and self.name not in KERNELS
 

@@ -337,8 +337,8 @@ class Survey:
         return self._reach[key]
 
     def _list(self) -> list[int]:
-        """Drop processes that have ended; return the PIDs of the others, those never visited
-        first.
+        """Drop processes that have ended from the survey; return the PIDs of the others, those
+        never visited first.
         """
         if self.within:
             names: Iterable[str] = cgroup_pids(self.tree, self.within)
@@ -452,7 +452,8 @@ class Survey:
             sums[each.cgroup] += value
         charges = self._charges()
         for path, some in charges.items():
-            if path not in sums and not self.within:  # the cgroup has memory, but no processes
+            # the cgroup has memory, but no processes, so only its empty memory counts
+            if path not in sums and not self.within:
                 sums[path] = sum(each.empty_kib for each in some)
         first = nlargest(number, sums, key=sums.__getitem__)
         largest = nlargest(number, figures, key=itemgetter(0))

@@ -37,7 +37,8 @@ from mmpolicy.memory.space import HUGE, Details, Space, Vma
 # file that exists only in kernels that free the empty pages of split folios
 FEATURE = f"{THP}/shrink_underused"
 LOCKDOWN = "/sys/kernel/security/lockdown"
-# VmFlags of memory with MADV_HUGEPAGE, and with mlock(), which keeps empty pages
+# VmFlags of memory with MADV_HUGEPAGE, and of memory with mlock(), whose empty pages the kernel
+# keeps
 ASKED, LOCKED = "hg", "lo"
 LARGE = re.compile(rb"([1-9])\1*")
 LEAST, MOST = 512, 16384  # fewest and most pages that one write splits
@@ -46,8 +47,8 @@ LEAST, MOST = 512, 16384  # fewest and most pages that one write splits
 SHORT_S, LONG_S = 0.001, 0.002
 HALF = 0.5  # largest share of the elapsed time that writes which split folios may take
 KHUGEPAGED = f"{THP}/khugepaged/max_ptes_none"
-FEW = 64  # with max_ptes_none above this, khugepaged is reported to refill the memory
-ALL = 511  # with a lower max_ptes_none, khugepaged does not fill holes for folios below 2 MB
+FEW = 64  # if max_ptes_none is larger, the user is told that khugepaged may refill the memory
+ALL = 511  # if max_ptes_none is lower, khugepaged does not fill holes for folios below 2 MB
 # The reason in words why a write to SPLIT fails, on hosts without the securityfs file that would
 # report lockdown.
 SEALED = (

@@ -76,23 +76,23 @@ class Seen:
     seconds: float
     processes: int
     cpu: float  # all CPU time of the service
-    kernel: float  # CPU time that it spends in the kernel
+    kernel: float  # CPU time that the service spends in the kernel
     faults: float  # page faults per second
-    fault_cpu: float  # the most CPU time that these faults can cost
-    gain: float  # the most of this cost that folios of 64 kB can save
+    fault_cpu: float  # the most CPU time that the page faults of the service can cost
+    gain: float  # the most CPU time that folios of 64 kB can save of the faults' cost
     cost_from: str  # where the cost of a fault comes from, as text
     memory_kib: float
     private_kib: float
     waste_kib: float  # empty parts of large folios in private memory
     error_kib: float
-    trim_options: str  # options that `trim` needs to give this memory back
-    stays: str  # the reason why `trim` would give nothing back
+    trim_options: str  # options that `trim` needs to give the empty memory back
+    stays: str  # the reason why `trim` would give nothing back; "" if it would
     freed_kib: float  # memory freed by MADV_FREE that still counts as resident
-    huge: float  # share of the memory that is in 2 MB folios
-    looked_at: float  # share of the memory that was sampled
-    barred: float  # share of the memory of its largest processes that no policy reaches
-    barriers: tuple[str, ...]  # the reasons why no policy reaches it, as text
-    stalled: float  # percentage of time that its tasks wait for memory
+    huge: float  # share of the service's memory that is in 2 MB folios
+    looked_at: float  # share of the service's memory that was sampled
+    barred: float  # share of the memory of the service's largest processes that no policy reaches
+    barriers: tuple[str, ...]  # the reasons why no policy reaches this part of the memory, as text
+    stalled: float  # percentage of time that tasks of the service wait for memory
     compactions: float  # compactions per second by all programs of the host together
     # the reason why nothing may be changed now: memory is short, or the service is changing
     not_now: str
