@@ -78,8 +78,8 @@ def rows(results: Results) -> Iterator[tuple[str, ...]]:
     if len(found) > 1:
         found["median"] = [statistics.median(column) for column in zip(*found.values())]
     for name, (mib, share, fixed, own, of_huge, own_huge, theirs, ours) in found.items():
-        yield (name, f"{mib:.0f} MiB", f"{share:.1%}", f"{own:.3f} ({fixed:.3f})",
-               f"{own_huge:.3f} ({of_huge:.3f})", f"{ours:.0%} ({theirs:.0%})")  # fmt: skip
+        yield (name, f"{mib:.0f} MiB", f"{100 * share:.1f} %", f"{own:.3f} ({fixed:.3f})",
+               f"{own_huge:.3f} ({of_huge:.3f})", f"{100 * ours:.0f} % ({100 * theirs:.0f} %)")  # fmt: skip
 
 
 HEAD = (
@@ -91,9 +91,14 @@ HEAD = (
 def lines(results: Results) -> Iterator[str]:
     """Yield the table of docs/workloads.md."""
     kernel, guest = results.about["kernel"], results.about["guest"]
-    yield f"Guests with Linux {kernel}, {guest}; {float(results.about['part']):.0%} of each load."
+    yield f"Guests with Linux {kernel}, {guest}; {100 * float(results.about['part']):.0f} % of each load."
     yield from ["", f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     yield from (f"| {' | '.join(row)} |" for row in rows(results))
+
+
+def read() -> Results:
+    """Return what bench/kept.json has."""
+    return Results.resume(KEPT, "kept", {})
 
 
 def main(argv: list[str]) -> None:
