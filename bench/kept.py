@@ -79,7 +79,8 @@ def rows(results: Results) -> Iterator[tuple[str, ...]]:
         found["median"] = [statistics.median(column) for column in zip(*found.values())]
     for name, (mib, share, fixed, own, of_huge, own_huge, theirs, ours) in found.items():
         yield (name, f"{mib:.0f} MiB", f"{100 * share:.1f} %", f"{own:.3f} ({fixed:.3f})",
-               f"{own_huge:.3f} ({of_huge:.3f})", f"{100 * ours:.0f} % ({100 * theirs:.0f} %)")  # fmt: skip
+               f"{own_huge:.3f} ({of_huge:.3f})",
+               f"{100 * ours:.0f} % ({100 * theirs:.0f} %)")  # fmt: skip
 
 
 HEAD = (
@@ -91,7 +92,8 @@ HEAD = (
 def lines(results: Results) -> Iterator[str]:
     """Yield the table of docs/workloads.md."""
     kernel, guest = results.about["kernel"], results.about["guest"]
-    yield f"Guests with Linux {kernel}, {guest}; {100 * float(results.about['part']):.0f} % of each load."
+    percent = 100 * float(results.about["part"])
+    yield f"Guests with Linux {kernel}, {guest}; {percent:.0f} % of each load."
     yield from ["", f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     yield from (f"| {' | '.join(row)} |" for row in rows(results))
 
