@@ -18,7 +18,10 @@
 
 #include "ahead.h"
 
-/* Deferring begins after this many small folios in a row. */
+/*
+ * After this many small folios in a row, adaptive begins to answer faults with
+ * order 0 without reading page tables ("deferring").
+ */
 #define MMP_DEFER_AFTER		256U
 /*
  * With at most this many small folios in a row, deferring has not begun, so a

@@ -12,14 +12,17 @@
 #endif
 
 /*
- * True if the CPU may treat the entry and its neighbours as a single entry, as
- * contpte on arm64 does.
+ * True if the CPU may treat the page table entry and its neighbours as a single
+ * entry, as contpte on arm64 does. False on CPUs that never do so.
  */
 #ifndef mmp_bits_folded
 #define mmp_bits_folded(bits)	((void)sizeof(bits), false)
 #endif
 
-/* Reads one entry. Other tasks may change the page table at any time. */
+/*
+ * Reads one page table entry. Other tasks may change the page table at any
+ * time.
+ */
 #ifndef mmp_read_pte
 #define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
 #endif

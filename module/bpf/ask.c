@@ -195,8 +195,8 @@ static void bpf_compact_done(const struct mmp_attempt *attempt, bool success,
 }
 
 /*
- * Defines the callbacks of a slot. Their arguments do not identify the slot, so
- * each slot has its own.
+ * Defines the functions that call the BPF program of slot @nr. Their arguments do not identify the
+ * slot, so each slot has its own functions.
  */
 #define BPF_CALLBACKS(nr)							\
 static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\

@@ -18,11 +18,14 @@ struct kobject;
 #define MMP_BPF_KNOBS	4	/* knobs of one policy, at most */
 #define MMP_BPF_ERROR	96	/* bytes of a reported error */
 #define MMP_BPF_PAGES	64	/* pages that one kfunc call may examine at most */
-/* flag: call the program only if a page near the fault may have been used */
+/*
+ * flag: call the program only if a page near the fault may have been used; otherwise request order
+ * 0
+ */
 #define MMP_BPF_IF_NEAR	1
 
 /*
- * Value of mmp_fault.site for a write to shared memory, in addition to enum
+ * Value of mmp_fault.site for a copy-on-write fault. For all other faults, the value is from enum
  * mm_policy_site.
  */
 #define MMP_BPF_COPY	3
@@ -181,8 +184,8 @@ struct mmp_bpf_ops {
 };
 
 /*
- * struct_ops of anon_order. The program returns the requested order | reason <<
- * 16.
+ * struct_ops of anon_order. The program returns the requested order in the low 16 bits, and the
+ * reason (enum mmp_reason) in the high 16 bits.
  */
 struct mmp_anon_order_ops {
 	u32 (*order)(const struct mmp_fault *fault);
@@ -225,8 +228,9 @@ static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf
 }
 
 /*
- * Decodes the answer of a program. An order above max_order is lowered to it;
- * an unknown reason is replaced.
+ * Decodes the answer of a program: order in the low 16 bits, reason above. If the order exceeds
+ * max_order or the reason is unknown, sets *@cut, lowers the order to max_order at most, and sets
+ * the reason to MMP_CAP.
  */
 static __always_inline struct mmp_decision mmp_bpf_decision(const struct mmp_bpf_ops *ops,
 							    u32 answer, bool *cut)

@@ -22,7 +22,10 @@ static DEFINE_SPINLOCK(slots_lock);	/* taken inside mmp_lock, and in faults */
 static void bpf_tidy(struct work_struct *work);
 static DECLARE_DELAYED_WORK(tidying, bpf_tidy);
 
-/* Stops calling the program of a slot. The caller holds slots_lock. */
+/*
+ * Stops calling the program of a slot. @lacks is the reason that sysfs then shows. The caller holds
+ * slots_lock.
+ */
 static void slot_stop(struct mmp_bpf_slot *slot, const char *lacks)
 {
 	RCU_INIT_POINTER(slot->ops, NULL);
@@ -151,7 +154,10 @@ static struct mmp_bpf_slot *slot_free(void)
 	return NULL;
 }
 
-/* Checks max_order and flags, which only anon_order has. */
+/*
+ * Checks max_order and flags, which a program of a point other than anon_order must leave 0.
+ * Returns 0, -EOPNOTSUPP or -ERANGE.
+ */
 static int slot_check(enum mm_policy_point point, const struct mmp_bpf_ops *ops)
 {
 	if (point != MM_POLICY_ANON_ORDER)

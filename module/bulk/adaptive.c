@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bulk/adaptive: the refill size with the lowest cost per page, found by trial.
+ * bulk/adaptive: finds by trial how many pages a page_pool should request per
+ * refill, so that a page costs the least time.
  *
  * Each CPU does hill climbing: it compares its current size with the next
  * smaller or larger one, and moves to the size with the lower cost per page. A
@@ -24,25 +25,33 @@
 
 #include "../mmpolicy.h"
 
-#define BLOCK_PAGES	128	/* a block ends after this many pages, */
-#define BLOCK_REFILLS	16	/* or refills, if they return few pages */
+#define BLOCK_PAGES	128	/* a block of timed refills ends at this many pages, */
+#define BLOCK_REFILLS	16	/* or at this many refills */
 /* refills in a row that are not timed, while the size is not being compared */
 #define NAP		256
-/* blocks between two comparisons; NAP untimed refills precede each block */
+/*
+ * least and greatest length of the rest between two comparisons of sizes, in
+ * blocks; NAP untimed refills precede each block
+ */
 #define MIN_REST	1
 #define MAX_REST	4
-#define SESSION_PAIRS	128	/* pairs of blocks in one comparison; a rest follows */
+#define SESSION_PAIRS	128	/* most pairs of blocks that compare two sizes before a rest */
 #define MIN_PAIRS	10	/* no decision before this many pairs */
 /* at this many pairs, all sums are halved, so older pairs weigh less */
 #define MAX_PAIRS	256
-#define SURE		9	/* a sum is sure beyond 3 standard errors; this is 3 squared */
-#define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
+/*
+ * the summed difference of two sizes is sure beyond 3 standard errors; this is
+ * 3 squared
+ */
+#define SURE		9
+#define GAIN_SHIFT	7	/* a gain below 1/128 of the cost is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
 
 static const u8 sizes[] = { 1, 8, 16, 32, 64, 128 };
 
-#define START	4		/* 64 pages, the kernel's own size */
+/* index in sizes[] of the first size used: 64 pages, as stock */
+#define START	4
 
 enum { MAX_SIZE };
 
@@ -158,8 +167,8 @@ static void bulk_settle(struct climb *c, s64 more)
 }
 
 /*
- * Returns true if the difference exceeds noise, or if noise is too small to
- * hide a useful difference.
+ * Returns true if the cost difference of two sizes exceeds noise, or if noise
+ * is too small to hide a useful difference.
  */
 static bool bulk_is_sure(const struct trial *trial, s64 least)
 {
@@ -243,9 +252,9 @@ static void bulk_rest_block(struct climb *c, s64 cost)
 }
 
 /*
- * Handles a block whose refills returned few of the pages requested, because
- * the zone is near its watermark. A larger size cannot help then, and a smaller
- * one costs no more, so this steps down.
+ * Handles a block of timed refills that returned few of the pages requested,
+ * because the zone is near its watermark. A larger size cannot help then, and a
+ * smaller one costs no more, so this steps down.
  */
 static void bulk_short_block(struct climb *c)
 {
@@ -261,8 +270,9 @@ static void bulk_short_block(struct climb *c)
 }
 
 /*
- * Returns the current size. Where softirqs are on, another refill may interrupt
- * this one; the worst effect is a longer pause between timings.
+ * Returns the number of pages that a refill requests. Where softirqs are on,
+ * another refill may interrupt this one; the worst effect is a longer pause
+ * between timings.
  */
 static unsigned int bulk_adaptive(int nid, const u32 *knob, bool *timed)
 {

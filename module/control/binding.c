@@ -205,8 +205,9 @@ static int binding_listen(void)
 }
 
 /*
- * Adds a binding, or moves the existing one. The caller then checks that the
- * process or cgroup @id still exists.
+ * Binds the process @pid, or the cgroup @id, to @profile; moves the binding if there is one. The
+ * caller then checks that the process or cgroup still exists, because one that ended before would
+ * stay bound.
  */
 static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 {

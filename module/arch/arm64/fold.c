@@ -25,7 +25,10 @@
 
 unsigned long mmp_back_fold[MMP_FUNCTIONS];
 
-/* The order must match entry.S. */
+/*
+ * The order of these functions must match mmp_entry_fold in entry.S, which tells them apart by
+ * index.
+ */
 struct mmp_call mmp_call_fold = {
 	.entry = mmp_entry_fold,
 	.need = { MMP_NEED_set_ptes, MMP_NEED_try_fold },
@@ -106,8 +109,8 @@ notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t 
 }
 
 /*
- * Maps @nr pages beginning with page @first. The kernel folds only blocks that
- * this call maps as a whole.
+ * Maps @nr pages beginning with page @first. In each call, the kernel folds only blocks of which
+ * the call maps all pages.
  */
 static void map_part(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
 		     unsigned int first, unsigned int nr)
@@ -153,7 +156,7 @@ void mmp_replace_try_fold(struct mm_struct *mm, unsigned long addr, pte_t *ptep,
 }
 
 /*
- * Resolves the kernel function that this file calls. Context: after
+ * Looks up the address of contpte_set_ptes(), which this file calls. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_fold_found(void)

@@ -50,7 +50,7 @@ static inline bool mmp_is_site(const void *site)
 	       (mmp_site_calls(site) || READ_ONCE(*(const u32 *)site) == MMP_NOP);
 }
 
-/* Returns the reason why this machine can use no point, or NULL. */
+/* Returns why the module cannot hook any function on this machine, or NULL. */
 static inline const char *mmp_arch_lacks(void)
 {
 	return NULL;

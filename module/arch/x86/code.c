@@ -12,7 +12,8 @@
 #include "../../provider/direct.h"
 #include "code.h"
 
-static mmp_add_fn add;	/* the callback; only one thread loads the module at a time */
+/* callback of mmp_code_begin(); needs no lock: one thread loads the module at a time */
+static mmp_add_fn add;
 
 /*
  * insn_decode() is not exported, so its address is found at run time. This is a
@@ -62,7 +63,7 @@ static void add_instruction(struct insn *insn, const void *next)
 		add_name_of(next + insn->displacement.value);
 	else
 		add_value(&insn->displacement);
-	if (!insn->immediate2.nbytes)	/* a 64-bit immediate may differ from boot to boot */
+	if (!insn->immediate2.nbytes)	/* not hashed: a 64-bit immediate may differ from boot to boot */
 		add_value(&insn->immediate);
 }
 

@@ -53,7 +53,7 @@ static inline bool mmp_site_calls(const void *site)
 	return opcode == CALL_INSN_OPCODE || opcode == INT3_INSN_OPCODE;
 }
 
-/* Returns the reason why this machine can use no point, or NULL. */
+/* Returns why the module cannot hook any function on this machine, or NULL. */
 static inline const char *mmp_arch_lacks(void)
 {
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))
