@@ -312,7 +312,7 @@ static int binding_drop(const struct mmp_profile *profile, u64 id)
  *
  * Context: under mmp_lock. The caller calls mmp_bindings_settle() before it
  * drops the lock, also after an error.
- * Return: 0 or -ENOENT.
+ * Return: 0, or -ENOENT if the cgroup is not bound to @profile.
  */
 int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
 {
@@ -326,7 +326,7 @@ int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
  *
  * Context: under mmp_lock. The caller calls mmp_bindings_settle() before it
  * drops the lock, also after an error.
- * Return: 0 or -ENOENT.
+ * Return: 0, or -ENOENT if the process is not bound to @profile.
  */
 int mmp_unbind_process(const struct mmp_profile *profile, u64 number)
 {

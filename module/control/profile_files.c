@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The directories of profiles, with their points, policies and knobs. */
+/* The sysfs directories of profiles, with those of points, policies and knobs in them. */
 #include <linux/cleanup.h>
 #include <linux/slab.h>
 
@@ -113,7 +113,10 @@ static const struct kobj_type dir_type = {
 	.release = files_dir_release,
 };
 
-/* Makes a directory with knobs. @profile owns the directory even if adding files failed. */
+/*
+ * Makes the sysfs directory @name with a file for each knob. @profile owns the directory even if
+ * adding files failed.
+ */
 static struct mmp_dir *files_add_dir(struct mmp_profile *profile, struct kobject *parent,
 				     enum mm_policy_point point, const char *name,
 				     const struct mmp_knob *knob, unsigned int nr_knobs)

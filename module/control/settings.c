@@ -31,7 +31,8 @@ static void settings_place_all(void)
 	int i;
 
 	/*
-	 * The counters of point 0 must come first, as its code uses no offset.
+	 * The counters of anon_order (point 0) must come first, as its code finds them without an
+	 * offset.
 	 */
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		struct mmp_point *point = mmp_parts->points[i];

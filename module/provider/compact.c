@@ -17,8 +17,9 @@ DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
 #define member(cc, type, which)	(*(type const *)((const void *)(cc) + mmp_offset[MMP_NEED_##which]))
 
 /*
- * Offset of the member that marks direct compaction. kcompactd, and compaction
- * by the administrator, may take long and are left alone.
+ * Offset in struct compact_control of the member that marks direct compaction.
+ * kcompactd, and compaction by the administrator, may take long and are left
+ * alone.
  */
 int mmp_compact_direct;
 

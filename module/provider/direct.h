@@ -113,8 +113,8 @@ bool mmp_call_retry(struct mmp_call *call);
 void mmp_calls_wait(void);
 
 /*
- * Counts the tasks inside code that may sleep. SRCU would work too, but takes
- * 27 instructions where this takes two.
+ * Counts the tasks inside module code that hooked functions call and that may sleep; unload waits
+ * for them. SRCU would work too, but takes 27 instructions where this takes two.
  */
 DECLARE_PER_CPU(long, mmp_inside);
 #define mmp_call_enter()	this_cpu_inc(mmp_inside)
@@ -296,8 +296,8 @@ void mmp_attach_retry(void);
 void mmp_attach_exit(void);
 
 /*
- * In arch/: machine code of a function without the parts that differ from boot
- * to boot
+ * In arch/: pass the machine code of functions to a callback, without the parts that differ from
+ * boot to boot
  */
 typedef void (*mmp_add_fn)(const void *data, size_t size);
 void mmp_code_begin(mmp_add_fn to);
@@ -350,7 +350,7 @@ extern int mmp_compact_direct;
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
 /*
- * These have the arguments of zap_page_range_single() and
+ * Only the types of these are used, for static calls: those of zap_page_range_single() and
  * zap_page_range_single_batched().
  */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,

@@ -28,8 +28,8 @@ u64 mmp_fingerprint;
 const char *mmp_tested;
 
 /*
- * Functions whose code is hashed. A kernel may lack some of them, because it
- * has others or because the compiler inlined them.
+ * Kernel functions whose code is part of the fingerprint. A kernel may lack
+ * some of them, because it has others or because the compiler inlined them.
  */
 static const char *const functions[] = {
 	/* Faults */
@@ -48,8 +48,8 @@ static const char *const functions[] = {
 };
 
 /*
- * Structures whose layout is hashed. An entry without a member stands for the
- * whole structure.
+ * Kernel structures whose layout is part of the fingerprint. An entry without a
+ * member stands for the whole structure.
  */
 static const struct {
 	const char *structure;
@@ -67,8 +67,8 @@ static const struct {
 };
 
 /*
- * Hashes one more part. The hash so far is the key of the next one, so all
- * parts and their order count.
+ * Adds @size bytes to the fingerprint. The hash so far is the key of the next
+ * one, so all parts and their order count.
  */
 static void add(const void *data, size_t size)
 {

@@ -106,7 +106,7 @@ const char *mmp_provider_lacks(enum mm_policy_point point)
 	return mmp_watch_ftrace();
 }
 
-/* Returns a reason that rules out all points on this kernel, or NULL. */
+/* Returns why no point is available on this kernel, or NULL if nothing rules out all points. */
 static const char *ruled_out(void)
 {
 	if (IS_ENABLED(CONFIG_LTO_CLANG))

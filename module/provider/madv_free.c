@@ -98,7 +98,10 @@ static void zap(const struct madvise_call *call)
 		static_call(mmp_madv_free_zap)(call->vma, call->start, size, NULL);
 }
 
-/* Frees at once, with the checks that madvise_dontneed_free() makes for MADV_DONTNEED. */
+/*
+ * Runs in place of the hooked kernel function: frees the range at once, with the checks that
+ * madvise_dontneed_free() makes for MADV_DONTNEED, and leaves an empty range to the kernel.
+ */
 bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 			   int behavior)
 {
