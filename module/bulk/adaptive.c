@@ -25,19 +25,27 @@
 
 #include "../mmpolicy.h"
 
-#define BLOCK_PAGES	128	/* a block of timed refills ends at this many pages, */
-#define BLOCK_REFILLS	16	/* or at this many refills */
-/* refills in a row that are not timed, while the size is not being compared */
+/* a block (a run of timed refills of one size) ends at this many pages */
+#define BLOCK_PAGES	128
+/* a block of timed refills also ends at this many refills */
+#define BLOCK_REFILLS	16
+/* refills in a row that are not timed, while no two sizes are being compared */
 #define NAP		256
 /*
- * least and greatest length of the rest between two comparisons of sizes, in
- * blocks; NAP untimed refills precede each block
+ * least and greatest value of @rest when a rest (the time between two
+ * comparisons of sizes) begins; it lasts one block more, and NAP untimed
+ * refills precede each block
  */
 #define MIN_REST	1
 #define MAX_REST	4
-#define SESSION_PAIRS	128	/* most pairs of blocks that compare two sizes before a rest */
-#define MIN_PAIRS	10	/* no decision before this many pairs */
-/* at this many pairs, all sums are halved, so older pairs weigh less */
+/* most pairs of blocks that compare two sizes before a rest */
+#define SESSION_PAIRS	128
+/* no decision between two sizes before this many pairs of blocks */
+#define MIN_PAIRS	10
+/*
+ * at this many pairs of blocks, the sums of their cost differences are halved,
+ * so older pairs weigh less
+ */
 #define MAX_PAIRS	256
 /*
  * the summed difference of two sizes is sure beyond 3 standard errors; this is
@@ -82,8 +90,8 @@ struct trial {
  * @second: the current block is the second one of its pair
  * @up: @other is or was larger than @size
  * @session: pairs of blocks since the last rest
- * @rest: blocks until the next comparison
- * @patience: length of the last rest in blocks
+ * @rest: further blocks at rest after the current one
+ * @patience: value of @rest when the last rest began
  * @nap: untimed refills until the next timed one
  * @refills: refills in the current block
  * @wanted: pages requested in the current block

@@ -33,12 +33,16 @@ static unsigned long *global;		/* the kernel's transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 
 /* The following variables are changed under enabled_lock. */
-/* values of the kernel's variables when they last equalled the kept settings */
+/*
+ * orders that each of the kernel's variables enabled when they last equalled the administrator's
+ * settings in its upper bits
+ */
 static unsigned long copied[MODES];
 static unsigned long opened;		/* bitmap of the orders enabled for policies */
-/* true while the administrator's settings are kept in the upper bits */
+/* true while the upper bits of the kernel's variables keep the administrator's settings */
 static bool kept;
-static bool closed;			/* true once every task sees that no size is open */
+/* true once every task sees that no size is enabled for policies */
+static bool closed;
 static unsigned int looking;		/* number of running calls of start_stop_khugepaged() */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
@@ -54,8 +58,8 @@ DEFINE_STATIC_CALL_NULL(mmp_khugepaged_original, mmp_replace_khugepaged);
 DEFINE_STATIC_CALL_NULL(mmp_khugepaged_look, mmp_replace_khugepaged);
 
 /*
- * Makes anon_enabled_show() and anon_enabled_store() use bit 32 + order, where
- * the administrator's setting is kept.
+ * While policies decide, makes anon_enabled_show() and anon_enabled_store(), which serve the sysfs
+ * files, use bit 32 + order, where the administrator's setting is kept.
  */
 struct kobject *mmp_ask_thpsize(struct kobject *kobj)
 {
@@ -96,8 +100,8 @@ static unsigned long enabled_changed(unsigned long (*now)(int mode))
 }
 
 /*
- * Writes the administrator's settings and the open sizes to the kernel's
- * variables.
+ * Writes the administrator's settings, and the open sizes (those enabled for policies), to the
+ * kernel's variables.
  */
 static void enabled_apply(void)
 {
@@ -109,8 +113,8 @@ static void enabled_apply(void)
 }
 
 /*
- * The kernel's variables and the kept settings are two copies. If one of them
- * was written to, updates the other.
+ * The administrator's settings exist twice: in the kernel's variables, and in the upper bits of
+ * these. If one copy was written to, updates the other.
  */
 static void enabled_sync(void)
 {
@@ -125,7 +129,10 @@ static void enabled_sync(void)
 	}
 }
 
-/* Computes the sizes that the kernel would allow in a fault: without and with MADV_HUGEPAGE. */
+/*
+ * Sets @given to the orders (a bitmap) that the kernel would allow in a fault with the settings
+ * that @of returns: without and with MADV_HUGEPAGE.
+ */
 static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 {
 	unsigned long flags = READ_ONCE(*global);
@@ -139,9 +146,8 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 }
 
 /*
- * Updates mmp_admin_sizes after each change of the settings. Once every task
- * sees that no size is open, sets all its bits, so only the kernel's variables
- * decide.
+ * Updates mmp_admin_sizes after each change of the administrator's settings. Once every task sees
+ * that no size is enabled for policies, sets all its bits, so only the kernel's variables decide.
  */
 static void given_renew(void)
 {
@@ -206,9 +212,9 @@ static void looking_ends(void)
 }
 
 /*
- * Runs in place of start_stop_khugepaged(), which the kernel calls after each
- * write to a file of sizes. Closes the open sizes of khugepaged in the
- * meantime.
+ * Runs in place of start_stop_khugepaged(), which the kernel calls after each write to a sysfs file
+ * of sizes. Meanwhile, disables the sizes of khugepaged that are enabled for policies, so that only
+ * the administrator's settings start or stop it.
  */
 int mmp_replace_khugepaged(void)
 {
@@ -263,7 +269,8 @@ void mmp_sizes_found(void)
 }
 
 /**
- * mmp_sizes_set_aside - copy the enabled settings to the upper bits
+ * mmp_sizes_set_aside - keep a copy of the administrator's settings in the upper
+ * bits of the kernel's variables
  *
  * Context: once the sysfs files call the module, as they change the kernel's
  * settings until then; takes a spinlock.
@@ -285,7 +292,8 @@ void mmp_sizes_set_aside(void)
 }
 
 /**
- * mmp_sizes_ready - prepare for mmp_sizes_open()
+ * mmp_sizes_ready - adopt late writes to the sysfs files, so that
+ * mmp_sizes_open() may be called
  *
  * Context: when all calls of the point are attached; may sleep.
  */

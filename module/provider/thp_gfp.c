@@ -89,7 +89,10 @@ bool mmp_wants_thp_gfp(struct vm_area_struct *vma)
 	return vma && vma_is_anonymous(vma);
 }
 
-/* Asks the policy for the flags, as the hook in vma_thp_gfp_mask() does. */
+/*
+ * Runs in place of vma_thp_gfp_mask(): asks the policy for the allocation flags
+ * of a large folio, as the hook in this function does.
+ */
 gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 {
 	gfp_t gfp = static_call(mmp_thp_gfp_original)(vma);

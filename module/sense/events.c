@@ -6,8 +6,8 @@
 #include "events.h"
 
 /*
- * Finds a tracepoint by name, as the kernel exports no symbols of the
- * tracepoints used here.
+ * Called for each tracepoint of the kernel: stores those that @events names.
+ * The kernel exports no symbols of them.
  */
 static void event_note(struct tracepoint *tp, void *events)
 {

@@ -216,7 +216,7 @@ static void limits_walk(struct work_struct *work)
 
 	walk = (struct walk){ .number = walk.number + 1 };
 	rcu_read_lock();
-	/* A kernel worker always runs in the root cgroup. */
+	/* A kernel worker always runs in the root cgroup, so the walk begins there. */
 	css = task_css(current, memory_cgrp_id);
 	for (; css; css = limits_next(&walk, css)) {
 		limits_enter(&walk, css);

@@ -50,7 +50,7 @@ MODULE_PARM_DESC(left, "starved: pages above the low watermark of the zone, up t
 #define CHUNK	4	/* order of the pages that starve a zone; too large for the per-CPU lists */
 
 /**
- * struct run - one reading of the file
+ * struct run - a load that runs while the debugfs file is read
  * @pool: source of the pages
  * @held: pages of a burst
  * @hog: pages allocated to starve the zones
@@ -155,7 +155,10 @@ static void starve(struct run *run, struct zone *zone, long pages)
 		unhog_one(run);
 }
 
-/* Starves all zones that may supply the pool; only the first keeps free pages. */
+/*
+ * Takes nearly all free pages from each zone that may supply the pool. Only the highest zone keeps
+ * some.
+ */
 static void starve_node(struct run *run)
 {
 	struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;

@@ -35,8 +35,8 @@ static void *new_table(void)
 }
 
 /*
- * Poisons PMD entries outside the VMA, because the kernel may free the page
- * tables below them at any time.
+ * Poisons PMD entries outside the VMA, so that ASan stops a policy that reads one: the kernel may
+ * free the page tables below them at any time.
  */
 static void guard_pmds(const struct sim *sim, unsigned long pud)
 {
@@ -203,7 +203,7 @@ struct mmp_decision sim_ask(struct sim *sim, unsigned long page)
 							      MM_POLICY_PTE);
 }
 
-/* Like ask(), and counts the answer. */
+/* Returns the order that the policy requests for a fault, and counts its reason. */
 static unsigned int order_for(struct sim *sim, unsigned long page,
 			      enum mm_policy_site site)
 {
@@ -221,8 +221,8 @@ static bool fits_vma(const struct sim *sim, unsigned long page, unsigned int ord
 }
 
 /*
- * Returns true if all entries of the folio match the faulting one: all empty,
- * or consecutive swap entries.
+ * Returns true if a folio of @order may be mapped around the faulting page: all its entries are
+ * empty, or hold consecutive swap entries.
  */
 static bool same_entries(struct sim *sim, unsigned long page, unsigned int order)
 {

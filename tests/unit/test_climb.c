@@ -83,8 +83,8 @@ static void sixty_four_is_best(void)
 }
 
 /*
- * Like sixty_four_is_best(), with costs in sixteenths of a tick. Each other
- * size costs at least twice as much.
+ * Makes 64 pages the best size, with costs in sixteenths of a tick. Each other size costs at least
+ * twice as much.
  */
 static void sixty_four_is_best_by_sixteenths(int usual)
 {
@@ -101,8 +101,8 @@ static void sixty_four_is_best_by_sixteenths(int usual)
 }
 
 /*
- * After a move to another size, the policy rests for one block before it
- * compares again, then for two, three, and from then on always five.
+ * After a move to another size, the policy compares that with its neighbour at once. Then it rests
+ * for two blocks, for three, and from then on always for five.
  */
 TEST(climb_rests_longer_and_longer)
 {
@@ -267,8 +267,8 @@ TEST(climb_takes_less_than_a_128th_for_nothing)
 }
 
 /*
- * A larger size that saves a sixteenth of a tick is taken, unless that is less
- * than 1/128 of the cost.
+ * A larger size that saves a sixteenth of a tick per page is taken, unless that is less than 1/128
+ * of the cost.
  */
 TEST(climb_sees_a_sixteenth_of_a_tick)
 {
@@ -322,7 +322,7 @@ TEST(climb_looks_again_after_an_odd_block)
 
 	for (i = 0; i < ARRAY_SIZE(cases); i++) {
 		sixty_four_is_best();
-		while (timed_blocks() == 1)	/* so that four blocks at rest follow */
+		while (timed_blocks() == 1)	/* so that a rest of five blocks begins */
 			;
 		for (n = 0; n < 2; n++)
 			mmp_policy_bulk_adaptive.bulk_done(0, 64, 64,
@@ -335,8 +335,8 @@ TEST(climb_looks_again_after_an_odd_block)
 }
 
 /*
- * After a refusal the policy takes a smaller size. It rests for one block
- * instead of five, and times that block at once.
+ * If refills return no page, the policy takes a smaller size. It then rests for two blocks instead
+ * of five, and times the first of them at once.
  */
 TEST(climb_begins_anew_after_a_refusal)
 {

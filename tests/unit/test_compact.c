@@ -360,7 +360,7 @@ TEST(budget_forgets)
 	EXPECT(sim.attempts, >, 0);
 }
 
-/* No policy writes the fields that belong to mm. */
+/* No policy writes to fields of struct zone, as they belong to mm. */
 TEST(zones_are_left_alone)
 {
 	struct zone_sim sim;

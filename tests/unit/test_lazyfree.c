@@ -144,7 +144,7 @@ static enum mmp_lazy_answer call(struct mm_struct *in, unsigned long first, unsi
 	return answer;
 }
 
-/* Begins a call of a task, or ends its call if there is one. */
+/* Begins a madvise() call of a task, or ends its call if one is running. */
 static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long limit)
 {
 	struct mmp_lazy_call *begun = &in->begun[task];
@@ -371,7 +371,7 @@ TEST(lazyfree_a_call_looks_at_few_tables)
 		}
 }
 
-/* Unused reads are kept for later calls only up to those of 20 areas. */
+/* Unused page table reads are kept for later calls, but at most those of 20 areas. */
 TEST(lazyfree_looks_are_not_saved_up)
 {
 	unsigned long i;
@@ -465,7 +465,7 @@ TEST(lazyfree_a_count_that_others_have_overtaken)
 	}
 }
 
-/* A recount that fails changes no count, and costs reads. */
+/* A recount that fails changes no count, but costs page table reads. */
 TEST(lazyfree_a_look_that_cannot_tell)
 {
 	begin(&mm);
@@ -512,7 +512,10 @@ static void ask_in_turn(struct mm_struct *in)
 	}
 }
 
-/* The reads saved in the process are spent only once. */
+/*
+ * The page table reads saved for a process are spent only once, even if other tasks ask during a
+ * recount.
+ */
 TEST(lazyfree_looks_are_spent_once)
 {
 	unsigned long i;
@@ -567,8 +570,8 @@ TEST(lazyfree_waits_for_calls)
 }
 
 /*
- * A busy area costs reads, so that a call does not return to it thousands of
- * times.
+ * An area that cannot be recounted, because another call is freeing pages of it, costs page table
+ * reads, so that a call does not return to it thousands of times.
  */
 TEST(lazyfree_busy_areas_cost_looks)
 {
@@ -710,7 +713,7 @@ TEST(lazyfree_another_area_of_the_set_stays)
 	EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 1, 10), ==, MMP_ANSWER_LAZY);
 }
 
-/* A call earns 16 reads for each page that it frees; unused reads are kept. */
+/* A call earns 16 page table reads for each page that it frees; unused ones are kept. */
 TEST(lazyfree_each_page_pays_for_sixteen_looks)
 {
 	begin(&mm);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * adaptive: the number of entries that it reads for an answer. The shortcuts of
- * module/anon_order/adaptive.c exist to save reads, and no answer shows whether
- * one was taken.
+ * adaptive: the number of page table entries that it reads for an answer. The shortcuts of
+ * module/anon_order/adaptive.c exist to save reads, and no answer shows whether one was taken.
  */
 #include "check.h"
 #include "policies.h"

@@ -57,7 +57,7 @@ TEST(waste_costs_credit)
 	}
 }
 
-/* A credit of 0 is still enough, and the call does not change it. */
+/* A credit of 0 still allows a small folio, and asking does not change it. */
 TEST(credit_of_none_is_enough)
 {
 	mmp_credit.left = 0;

@@ -291,7 +291,10 @@ static inline struct object *object_of(struct model *m, int kind, uint64_t id)
 	return NULL;
 }
 
-/* Returns the expected errno of binding an id of no worker; NONE if binding may succeed. */
+/*
+ * Returns the expected errno of binding a PID or cgroup id that belongs to no worker; NONE if
+ * binding it may succeed.
+ */
 static inline int strangers_error(int kind, uint64_t id)
 {
 	if (kind == PROCESSES)

@@ -189,7 +189,7 @@ static void read_vmstat(struct line *lines)
 	fclose(file);
 }
 
-/* Prints the counters that have changed. */
+/* Prints the counters of /proc/vmstat that have changed, and by how much. */
 static void print_vmstat(void)
 {
 	for (size_t i = 0; i < MAX_LINES; i++)
@@ -218,7 +218,10 @@ static void find_nodes(int *node, size_t pages)
 	}
 }
 
-/* A folio has one node, so runs of pages with one node hold whole folios. */
+/*
+ * Prints the pages of each node by folio order. A folio has one node, so runs of pages with one
+ * node hold whole folios.
+ */
 static void print_nodes(void)
 {
 	size_t pages = area_bytes / PAGE, run;

@@ -28,7 +28,7 @@
 #define OTHERS		(PAGE - 2)	/* offset in a page: byte that the other thread writes */
 #define PMD		(2UL << 20)
 
-/* Of the kernel's gup_test. */
+/* Interface of the kernel's gup_test, which pins pages long-term. */
 struct longterm { uint64_t addr, size; uint32_t flags; };
 #define LONGTERM_START	_IOW('g', 7, struct longterm)
 #define LONGTERM_STOP	_IO('g', 8)
@@ -157,7 +157,10 @@ static void compare(struct run r)
 	}
 }
 
-/* A write decides the contents of a lazy page: its other bytes are kept or empty. */
+/*
+ * Writes to a page that MADV_FREE has freed, so the kernel no longer frees it. Its other bytes are
+ * kept or are all 0 now; updates the copy with what is true.
+ */
 static void settle(size_t page)
 {
 	volatile unsigned char *first = area + page * PAGE;
@@ -227,7 +230,7 @@ static void op_by_kernel(void)
 	compare(r);
 }
 
-/* Like ptrace: a write to a read-only area. */
+/* Writes to a read-only area through /proc/self/mem, as ptrace does. */
 static void op_forced(void)
 {
 	struct run r = any_run(8);
@@ -290,7 +293,7 @@ static void op_free(void)
 	memset(lazy + r.first, 1, r.nr);
 }
 
-/* Advice that leaves the bytes unchanged, while the other thread writes. */
+/* Gives advice that must leave the bytes unchanged, while the other thread writes. */
 static void op_advise(void)
 {
 	static const int advices[] = {
@@ -332,7 +335,8 @@ static void op_move(void)
 		map_fresh(from);
 		return;
 	}
-	check(errno == EFAULT, "mremap");	/* two VMAs; the target is unmapped all the same */
+	/* @from spans two VMAs; @to is unmapped all the same */
+	check(errno == EFAULT, "mremap");
 	map_fresh(to);
 }
 
@@ -387,7 +391,7 @@ static void op_pin(void)
 		failed("pinned pages are no longer the mapped ones");
 }
 
-/* Direct I/O to a disk, and back to other pages. */
+/* Writes pages to a disk by direct I/O, and reads them back into other pages. */
 static void op_direct(void)
 {
 	struct run r = any_run(16), to = { below(PAGES - 16), r.nr };

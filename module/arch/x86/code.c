@@ -63,7 +63,8 @@ static void add_instruction(struct insn *insn, const void *next)
 		add_name_of(next + insn->displacement.value);
 	else
 		add_value(&insn->displacement);
-	if (!insn->immediate2.nbytes)	/* not hashed: a 64-bit immediate may differ from boot to boot */
+	/* a 64-bit immediate is not hashed, as it may differ from boot to boot */
+	if (!insn->immediate2.nbytes)
 		add_value(&insn->immediate);
 }
 
