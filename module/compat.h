@@ -143,7 +143,10 @@
 #define mmp_vma_policy(vma)	((void)(vma), NULL)
 #endif
 
-/* Returns the task that owns @mm, or NULL. Context: RCU read side. */
+/*
+ * Returns the task that owns @mm; NULL if it has exited, or without CONFIG_MEMCG. Context: RCU read
+ * side.
+ */
 #ifdef CONFIG_MEMCG
 #define mmp_mm_owner(mm)	rcu_dereference((mm)->owner)
 #else
@@ -192,7 +195,7 @@
 #define mmp_is_moving(pte)	is_migration_entry(pte_to_swp_entry(pte))
 #endif
 
-/* The unbound workqueue of the system. */
+/* The system's unbound workqueue, which has a new name in newer kernels. */
 #if MMP_HAVE_SYSTEM_DFL_WQ
 #define mmp_unbound_wq		system_dfl_wq
 #else

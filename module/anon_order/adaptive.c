@@ -280,8 +280,8 @@ static noinline struct mmp_decision anon_order_look_at_streams(const struct vm_f
 }
 
 /*
- * ---- Stages for a fault in the first or last block of its page table, or
- * without a page table
+ * ---- Stages of the answer to a fault in the first or last block of its page
+ * table, or without a page table
  */
 
 /*

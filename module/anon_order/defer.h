@@ -24,8 +24,8 @@
  */
 #define MMP_DEFER_AFTER		256U
 /*
- * With at most this many small folios in a row, deferring has not begun, so a
- * large folio need not reset it.
+ * With at most this many small folios in a row, a large folio need not reset
+ * deferring, which begins only after MMP_DEFER_AFTER small folios.
  */
 #define MMP_DEFER_FEW		64U
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Tests of page table entries, for each architecture. */
+/* Tests of page table entries; some architectures have their own versions. */
 #ifndef MMPOLICY_ARCH_TABLE_H
 #define MMPOLICY_ARCH_TABLE_H
 
@@ -27,7 +27,10 @@
 #define mmp_read_pte(pte)	ptep_get_lockless((pte_t *)(pte))
 #endif
 
-/* True if mmp_make_old() may be called without the lock of the page table. */
+/*
+ * True if mmp_make_old(), which clears an accessed bit, may be called without
+ * the lock of the page table.
+ */
 #ifndef MMP_MAKES_OLD_UNLOCKED
 #define MMP_MAKES_OLD_UNLOCKED	false
 #endif

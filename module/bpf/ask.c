@@ -19,7 +19,8 @@
 
 struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
 static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
-static_assert(MMP_BPF_SLOTS == 4);	/* core.c lists &mmp_bpf_policies[0] to [3] */
+/* core.c lists &mmp_bpf_policies[0] to [3], so it must change with this number */
+static_assert(MMP_BPF_SLOTS == 4);
 DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
 
 /*

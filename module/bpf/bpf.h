@@ -16,7 +16,7 @@ struct kobject;
 #define MMP_BPF_SLOTS	4	/* programs that can be loaded at a time */
 #define MMP_BPF_NAME	16	/* bytes of a policy's name, with the terminating NUL */
 #define MMP_BPF_KNOBS	4	/* knobs of one policy, at most */
-#define MMP_BPF_ERROR	96	/* bytes of a reported error */
+#define MMP_BPF_ERROR	96	/* bytes of the text of an error that a program reports */
 #define MMP_BPF_PAGES	64	/* pages that one kfunc call may examine at most */
 /*
  * flag: call the program only if a page near the fault may have been used; otherwise request order
@@ -107,7 +107,7 @@ struct mmp_effort {
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
 /*
- * Tells whether a program is called before an attempt, or after it with the
+ * Tells whether a program is called before an attempt to compact a zone, or after it, with the
  * result.
  */
 enum mmp_bpf_when { MMP_BPF_BEFORE, MMP_BPF_FAILED, MMP_BPF_SUCCEEDED };
@@ -193,14 +193,17 @@ struct mmp_anon_order_ops {
 	MMP_BPF_OPS;
 };
 
-/* struct_ops of thp_gfp. The program returns one of enum mmp_bpf_effort. */
+/* struct_ops of the point thp_gfp. The program returns an enum mmp_bpf_effort. */
 struct mmp_thp_gfp_ops {
 	u32 (*effort)(const struct mmp_effort *effort);
 
 	MMP_BPF_OPS;
 };
 
-/* struct_ops of compact. The program returns 0 or MMP_BPF_COMPACT(). */
+/*
+ * struct_ops of the point compact. The program returns 0 for the kernel's own choice, or
+ * MMP_BPF_COMPACT() of another one.
+ */
 struct mmp_compact_ops {
 	u32 (*compact)(const struct mmp_compaction *compaction);
 

@@ -22,7 +22,8 @@
 #include "../control/control.h"
 #include "bpf.h"
 
-#define AGAIN	(2 * HZ)	/* time between checks whether a map was freed */
+/* time between two checks whether user space has freed a struct_ops map */
+#define AGAIN	(2 * HZ)
 
 static DEFINE_MUTEX(latest_lock);
 static const void *latest_ops;		/* under latest_lock */

@@ -15,7 +15,8 @@
 #include "../control/control.h"
 #include "ask.h"
 
-static DEFINE_SPINLOCK(slots_lock);	/* taken inside mmp_lock, and in faults */
+/* may be taken while mmp_lock is held, and in page faults */
+static DEFINE_SPINLOCK(slots_lock);
 
 #define slot_policy(slot)	(&mmp_bpf_policies[(slot) - mmp_bpf_slots])
 
@@ -312,7 +313,10 @@ void mmp_bpf_look(unsigned int nr, struct mmp_bpf_facts *facts)
 	spin_unlock(&slots_lock);
 }
 
-/* Sets the reason why this kernel cannot load programs, if there is one. */
+/*
+ * Sets the reason, shown in sysfs, why this kernel cannot load BPF programs; @lacks is NULL if it
+ * can.
+ */
 void mmp_bpf_slots_init(const char *lacks)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS && lacks; i++)

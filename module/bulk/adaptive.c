@@ -159,7 +159,9 @@ static void bulk_take_rest(struct climb *c)
 	c->nap = NAP;
 }
 
-/* Drops all comparisons after a change of load. */
+/*
+ * Drops the results of all comparisons of sizes, because the load has changed.
+ */
 static void bulk_forget(struct climb *c)
 {
 	memset(c->trials, 0, sizeof(c->trials));

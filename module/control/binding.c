@@ -74,8 +74,8 @@ static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 }
 
 /*
- * Allocates a binding: of the process @pid, or of the cgroup @id if @pid is
- * NULL.
+ * Returns a new binding, not in the hash table yet, of the process @pid, or of the cgroup @id if
+ * @pid is NULL. Returns NULL if memory is short.
  */
 static struct mmp_binding *binding_new(u64 id, struct pid *pid, gfp_t gfp)
 {
@@ -369,7 +369,10 @@ int mmp_bindings_init(void)
 	return mmp_whose_init();
 }
 
-/* Frees all bindings at unload, when no file is left and no callback runs. */
+/*
+ * Frees all bindings at unload, when no sysfs file of the module is left and no callback for the
+ * kernel's hooks runs.
+ */
 void mmp_bindings_exit(void)
 {
 	scoped_guard(mutex, &mmp_lock)

@@ -144,7 +144,8 @@ void mmp_knob_files_remove(const struct mmp_policy *policy);
 void mmp_knob_files_exit(void);
 
 /* profile_files.c */
-extern struct mutex mmp_files_lock;	/* for making and removing files; taken before mmp_lock */
+/* held to make or remove sysfs files; taken before mmp_lock */
+extern struct mutex mmp_files_lock;
 int mmp_profile_files_init(struct kobject *parent);
 void mmp_profile_files_freeze(void);
 void mmp_profile_files_exit(void);

@@ -7,7 +7,8 @@
 
 static struct kobject *profiles;
 
-DEFINE_MUTEX(mmp_files_lock);	/* taken before mmp_lock, see control.h */
+/* held to make or remove the sysfs files of profiles; taken before mmp_lock */
+DEFINE_MUTEX(mmp_files_lock);
 
 static struct attribute policy_attr = { .name = "policy", .mode = 0644 };
 static struct attribute shadow_attr = { .name = "shadow", .mode = 0644 };

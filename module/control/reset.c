@@ -24,8 +24,9 @@
 #include "control.h"
 
 static DEFINE_MUTEX(state_lock);
-static unsigned int resets;	/* resets in progress; under state_lock */
-static const char *state_before;	/* shown during a reset; under state_lock */
+static unsigned int resets;	/* number of resets in progress; under state_lock */
+/* text of the file "state" during a reset; under state_lock */
+static const char *state_before;
 static bool expiry_to_do;
 
 static struct {
@@ -52,7 +53,10 @@ const char *mmp_state(void)
 	return resets ? state_before : state_now();
 }
 
-/* Prints the file "point_error". Context: may sleep, but waits for no writer. */
+/*
+ * Prints the text of the sysfs file "point_error": the point and its last error, or an empty line.
+ * Context: may sleep, but waits for no writer.
+ */
 ssize_t mmp_point_error(char *buf)
 {
 	guard(mutex)(&state_lock);

@@ -24,7 +24,10 @@ static void settings_place_knobs(struct mmp_knob *knobs, unsigned int nr)
 		(knobs++)->slot = nr_slots++;
 }
 
-/* Assigns each knob and each counter its index. */
+/*
+ * Assigns each knob its index in mmp_settings.values, and each counter its index in the counters of
+ * a profile.
+ */
 static void settings_place_all(void)
 {
 	struct mmp_policy *policy;

@@ -10,7 +10,9 @@
 #include "pages.h"
 #include "recount.h"
 
-/* Most page tables examined before mmap_lock is dropped. */
+/*
+ * The worker examines at most this many page tables before it drops mmap_lock.
+ */
 #define TABLES_AT_ONCE	16U
 
 static bool stopping;

@@ -99,7 +99,10 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 	return NULL;
 }
 
-/* Moves the counts of @t to the current cgroup of its process. */
+/*
+ * Charges the lazily freed pages of process @t to its current cgroup, if it has moved to another
+ * one.
+ */
 static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
@@ -393,7 +396,10 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
  */
 static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 {
-	/* Pairs with the store in recount_some_new(): read before the counts. */
+	/*
+	 * Pairs with the store in recount_some_new(): if @known is true, the counts that are read
+	 * afterwards are complete.
+	 */
 	return smp_load_acquire(&t->known) ||
 	       (!limit.shared && mmp_anon_pages_within(t->lazy.mm, limit.pages));
 }

@@ -185,7 +185,7 @@ notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
 	return vmf;
 }
 
-/* Returns the sizes of @asked that the policy allows for a swap-in. */
+/* Returns the orders of @asked (a bitmap) that the policy allows for a swap-in. */
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 			     unsigned long asked)
 {
@@ -459,7 +459,7 @@ vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
 }
 
 /*
- * Resolves the kernel functions that this file calls. Context: after
+ * Looks up the addresses of the kernel functions that this file calls. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_fault_found(void)

@@ -180,7 +180,10 @@ void *mmp_found(enum mmp_need need)
 	return found[need].at;
 }
 
-/* Returns the name of the kernel function that meets a need; it differs between kernels. */
+/*
+ * Returns the name of the kernel function that meets a need (a row of needs.h); the name differs
+ * between kernels.
+ */
 const char *mmp_found_name(enum mmp_need need)
 {
 	return found[need].name;

@@ -89,7 +89,10 @@ static void add_member(const char *name, const char *type, unsigned int bits)
 	add(&bits, sizeof(bits));
 }
 
-/* Returns the number of bytes from @at to the end of its function. */
+/*
+ * Returns the number of bytes from @at to the end of its function; 0 if that is
+ * not known.
+ */
 static size_t code_left(const void *at)
 {
 	static char text[KSYM_SYMBOL_LEN];
@@ -104,8 +107,8 @@ static size_t code_left(const void *at)
 static void add_functions(void)
 {
 	/*
-	 * Code is patched under this lock, so it is consistent while the lock
-	 * is held.
+	 * The kernel patches its code under this lock, so the code is
+	 * consistent while the lock is held.
 	 */
 	struct mutex *patching = mmp_symbol("text_mutex");
 	char prototype[128];

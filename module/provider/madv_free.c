@@ -119,7 +119,7 @@ bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 }
 
 /*
- * Resolves the kernel functions that this file calls. Context: after
+ * Looks up the addresses of the kernel functions that this file calls. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_madv_free_found(void)

@@ -10,7 +10,7 @@
 
 #include "../compat.h"
 
-/* Name of the provider, for the sysfs file "provider". */
+/* Name of the provider, "ftrace" or "hooks", for the sysfs file "provider". */
 extern const char *const mmp_provider;
 
 /*

@@ -23,7 +23,8 @@
 #include "direct.h"
 
 #define SIZES	THP_ORDERS_ALL_ANON
-#define KEPT	32	/* bit of order 0 in the upper bits, which stand for no order */
+/* bit of order 0 in the upper bits, which the kernel does not use for any order */
+#define KEPT	32
 
 enum { ALWAYS, MADVISE, INHERIT, MODES };
 
@@ -249,7 +250,7 @@ static void khugepaged_repair(unsigned long (*of)(int mode))
 }
 
 /*
- * Resolves the kernel's variables and functions. Context: after
+ * Looks up the kernel's variables and functions that this file uses. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_sizes_found(void)
@@ -299,7 +300,7 @@ void mmp_sizes_set_aside(void)
  */
 void mmp_sizes_ready(void)
 {
-	/* writes to the sysfs files that began before the attach must end */
+	/* wait for writes to the sysfs files that began before the files called the module */
 	synchronize_rcu_tasks();
 	mmp_sizes_follow();
 	khugepaged_repair(enabled_kept);

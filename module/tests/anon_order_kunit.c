@@ -41,7 +41,10 @@ struct area {
 
 static void *new_page(struct kunit *test)
 {
-	/* Freed with the test; an allocation of a power of two bytes is aligned to its size. */
+	/*
+	 * KUnit frees the page with the test. An allocation of a power of two bytes is aligned to
+	 * its size.
+	 */
 	void *page = kunit_kzalloc(test, PAGE_SIZE, GFP_KERNEL);
 
 	KUNIT_ASSERT_NOT_NULL(test, page);
@@ -290,7 +293,8 @@ static void expect_order(struct kunit *test, unsigned int page,
 }
 
 /*
- * Tests complete decisions: neighbours in this page table and across its edges.
+ * Tests complete decisions of the policy for faults with used memory nearby, in this page table and
+ * across its edges.
  */
 static void adaptive_on_real_entries(struct kunit *test)
 {

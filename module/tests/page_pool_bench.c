@@ -14,7 +14,7 @@
 #include <linux/timex.h>
 #include <net/page_pool/helpers.h>
 
-#define MOST	192	/* pages held at a time */
+#define MOST	192	/* most pages that a burst holds at a time */
 
 /* Pages per burst: constant, as in a NAPI poll, or varying widely. */
 static const u16 steady[] = { 64 };
@@ -144,7 +144,10 @@ static void unhog_one(struct run *run)
 	__free_pages(page, CHUNK);
 }
 
-/* Allocates pages until @pages are free above the low watermark, or frees some. */
+/*
+ * Allocates pages of a zone until only @pages are free above its low watermark; frees some of them
+ * if fewer are.
+ */
 static void starve(struct run *run, struct zone *zone, long pages)
 {
 	pages += low_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];

@@ -69,7 +69,8 @@ void sim_init(struct sim *sim, const struct mmp_policy *policy)
 	unsigned int i;
 
 	*sim = (struct sim){ .policy = policy, .vma.vm_mm = &sim->mm, .mm.elsewhere = LARGE };
-	if (mmp_deferral.last == &sim->mm)	/* left by an earlier simulation */
+	/* an earlier simulation has left this state */
+	if (mmp_deferral.last == &sim->mm)
 		mmp_deferral = (struct mmp_deferral){};
 	if (mmp_credit.mm == &sim->mm)
 		mmp_credit = (struct mmp_credit){};

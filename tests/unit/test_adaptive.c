@@ -237,8 +237,8 @@ TEST(folios_not_used_to_their_end)
 		{ UNUSED_16 UNUSED_16 NONE_48 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_SPARSE_NEIGHBOUR },
 		/*
-		 * An unused page inside the block counts too, if a smaller
-		 * folio ends there.
+		 * An unused page inside a 64 kB block makes the block count as unused, too, if a
+		 * smaller folio ends at that page.
 		 */
 		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
 	};

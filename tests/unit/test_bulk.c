@@ -92,7 +92,7 @@ static double best_fixed(struct zone_sim zone, unsigned long pages)
 	return best;
 }
 
-/* Returns the size that a policy requests from a node. */
+/* Returns how many pages a policy requests for a refill from node @nid. */
 static u32 ask(const struct mmp_policy *policy, u32 knob, int nid)
 {
 	bool timed;
@@ -261,8 +261,8 @@ TEST(bulk_adaptive_times_whole_blocks)
 }
 
 /*
- * The size stays within its bounds even if refills return no page, or if the
- * clock stands still or jumps.
+ * The size of a refill stays within its bounds even if refills return no page, or if the clock
+ * stands still or jumps.
  */
 TEST(bulk_adaptive_survives_nonsense)
 {
@@ -278,7 +278,9 @@ TEST(bulk_adaptive_survives_nonsense)
 	}
 }
 
-/* Measurements of remote memory do not affect local memory, and vice versa. */
+/*
+ * Refills from remote nodes do not change the size of refills from the local node, and vice versa.
+ */
 TEST(bulk_adaptive_tells_nodes_apart)
 {
 	adaptive((struct zone_sim){ .left = 0 }, 20000);

@@ -18,7 +18,8 @@
 static struct {
 	int usual, more[129], turns[129];
 	unsigned int parts;
-	unsigned int refills[129];	/* by size, since the last nap */
+	/* number of timed refills of each size since the last nap */
+	unsigned int refills[129];
 } cost;
 
 static int cost_now(u32 size)
@@ -291,8 +292,8 @@ TEST(climb_sees_a_sixteenth_of_a_tick)
 }
 
 /*
- * Under a steady load, a nap follows each block, even if pages cost very
- * little.
+ * Under a steady load, a nap (256 untimed refills) follows each block at rest, even if pages cost
+ * very little.
  */
 TEST(climb_naps_where_pages_cost_little)
 {

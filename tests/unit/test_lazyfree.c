@@ -20,7 +20,8 @@
 struct mm_struct {
 	struct mmp_lazy lazy;
 	unsigned char page[PAGES];
-	struct mmp_lazy_call begun[TASKS];	/* first page, number of pages, 1 if running */
+	/* call of each task: first page, number of pages, 1 if running */
+	struct mmp_lazy_call begun[TASKS];
 	unsigned long counted;	/* areas that were recounted */
 	unsigned long asked;	/* areas and holes in which mapped pages were counted */
 	unsigned long looked;	/* areas whose entries were read for that count */
@@ -49,7 +50,7 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 	return pages;
 }
 
-/* Step in which count_pages() reports the hole after the pages, in bytes. */
+/* Bytes of the hole behind the pages that one call of count_pages() passes over. */
 static unsigned long hole_size = 1UL << 39;
 static unsigned long behind_hole = ~0UL;	/* all memory from this address on is mapped */
 
@@ -226,7 +227,7 @@ TEST(lazyfree_never_knows_less_than_there_is)
 		}
 }
 
-/* A chunk that is freed and reused repeatedly counts once. */
+/* A chunk that is freed and reused repeatedly counts once against the limit. */
 TEST(lazyfree_one_chunk_fits_a_small_limit)
 {
 	int i;
@@ -388,7 +389,7 @@ TEST(lazyfree_looks_are_not_saved_up)
 	EXPECT(mm.counted, ==, 19);
 }
 
-/* A call stops counting at its limit, and after 2,048 areas and holes. */
+/* An MADV_FREE call stops counting pages at its limit, and after 2,048 areas and holes. */
 TEST(lazyfree_asks_no_more_than_it_needs)
 {
 	begin(&mm);
@@ -423,8 +424,8 @@ TEST(lazyfree_pages_that_go_meanwhile)
 }
 
 /*
- * Another task frees pages of the area during its recount, which the recount
- * misses.
+ * Lets another task free pages of the area during its recount. The recount misses them, so its
+ * result must be discarded.
  */
 static void free_one_more(struct mm_struct *in)
 {
@@ -436,8 +437,8 @@ static void free_one_more(struct mm_struct *in)
 }
 
 /*
- * Like free_one_more(), and then recounts the area, so that the sum is as
- * before.
+ * Lets another task free pages of the area, as free_one_more() does, and then recount the area, so
+ * that the sum is as before.
  */
 static void free_and_look(struct mm_struct *in)
 {
@@ -588,7 +589,7 @@ TEST(lazyfree_busy_areas_cost_looks)
 	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
 }
 
-/* If a process moves to another group, its pages are charged there. */
+/* If a process moves to another group, its lazily freed pages are charged to that group. */
 TEST(lazyfree_a_process_moves)
 {
 	static atomic_long_t there;

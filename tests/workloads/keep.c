@@ -103,7 +103,7 @@ static void drop_half(struct state *s)
 	drops++;
 }
 
-/* Writes to about half of the pages, which have just been freed, at once. */
+/* Writes immediately to about half of the pages that have just been freed. */
 static void rewrite_some(struct state *s, size_t first, size_t n)
 {
 	for (size_t i = first; i < first + n; i++)

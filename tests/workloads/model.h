@@ -51,7 +51,10 @@ struct experiment {
 	uint64_t percent, seed, cgroup, time_faults;
 };
 
-/* The state that only one worker changes. The first worker also owns the singletons. */
+/*
+ * The expected state of all that one worker owns. The first worker also owns the profile "default",
+ * the experiment and the lease.
+ */
 struct model {
 	int number;
 	struct profile profile[NAMES];

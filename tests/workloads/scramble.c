@@ -350,7 +350,10 @@ static void inherit(struct run r, int advice)
 	check(!madvise(at(r), (PAGES - r.first) * PAGE, advice), "behind");
 }
 
-/* Forks. In one case of four, the child gets only this run of the area (MADV_DONTFORK). */
+/*
+ * Forks. In three cases of four, the child gets only this run of the area (MADV_DONTFORK for the
+ * rest).
+ */
 static pid_t fork_for(struct run r)
 {
 	bool alone = below(4);

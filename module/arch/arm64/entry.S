@@ -19,7 +19,7 @@
 .endm
 
 /*
- * Restores the registers, without changing the condition flags. Leaves the
+ * Restores the registers that MMP_SAVE has stored, without changing the condition flags. Leaves the
  * address where the hooked function continues in x10.
  */
 .macro MMP_RESTORE

@@ -96,8 +96,8 @@ void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
 }
 
 /*
- * Returns true if contpte_set_ptes() maps the folio of this task's fault. A
- * fault on another stack belongs to another task.
+ * Returns true if contpte_set_ptes() maps the folio of this task's fault, so the module must keep
+ * its first and last block unfolded. A fault on another stack belongs to another task.
  */
 notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
 				unsigned int nr)
@@ -135,8 +135,8 @@ void mmp_replace_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep,
 }
 
 /*
- * Returns true if the first or last page of the block at @ptep is not accessed
- * yet, and a policy reads its accessed bit.
+ * Returns true if the kernel must not fold the block at @ptep: its first or last page is not
+ * accessed yet, and a policy reads its accessed bits.
  */
 notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
 {

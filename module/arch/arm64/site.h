@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The instruction of a kernel function that ftrace patches (MOV x9, x30 comes
- * before it).
+ * Finds and tests the instruction that ftrace patches in a kernel function. The
+ * instruction before it is MOV x9, x30.
  */
 #ifndef MMPOLICY_ARCH_ARM64_SITE_H
 #define MMPOLICY_ARCH_ARM64_SITE_H

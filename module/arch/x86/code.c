@@ -22,7 +22,10 @@ static mmp_add_fn add;
  */
 DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
 
-/* Passes the name of the symbol that begins at @address to the callback, if there is one. */
+/*
+ * Passes the name of the symbol that begins at @address to the callback, which hashes it; no bytes
+ * if no symbol begins there.
+ */
 static void add_name_of(const void *address)
 {
 	static char text[KSYM_SYMBOL_LEN];

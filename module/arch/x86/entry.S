@@ -17,7 +17,8 @@
  */
 .macro MMP_ENTRY name, ask, changed, kept:vararg
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
-	ANNOTATE_NOENDBR	/* reached by direct calls only */
+	/* reached by direct calls only, so needs no ENDBR */
+	ANNOTATE_NOENDBR
 	FRAME_BEGIN
 	CALL_DEPTH_ACCOUNT
 	.irp	register, \kept
