@@ -52,7 +52,7 @@ static struct mmp_knob knobs[] = {
 /*
  * ---- Filters. A filter reads a few page table entries, selected by a
  * callback, of each 64 kB block and 16 kB group that the rule would examine. If
- * none of these entries shows use, the fault gets order 0 without the rule.
+ * no entry shows use, the fault gets order 0 without the rule.
  */
 
 typedef unsigned long anon_order_look(const pte_t *pte, unsigned int nr);

@@ -76,7 +76,7 @@ static __always_inline long within_reach(const struct mmp_place *place, long dis
 
 /*
  * Counts areas of 2^@order pages near the fault that were used in full. If more
- * areas have unused pages than were used in full, returns the number of those
+ * areas have unused pages, returns the number of areas with unused pages
  * instead, negated. For 64 kB blocks, it stops as soon as used blocks are in
  * the majority.
  */
@@ -171,7 +171,7 @@ noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u
 		return anon_order_small(MMP_NO_NEIGHBOUR);
 	/*
 	 * One PMD-sized block in probe_blocks gets smaller folios, as their
-	 * accessed bits show how much of it is used.
+	 * accessed bits show how much memory is used.
 	 */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
 		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };

@@ -90,8 +90,8 @@ static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 }
 
 /*
- * Recounts the lazily freed pages of an area; the lock is dropped meanwhile. Returns false, without
- * a change, if another task has changed the area or the pages could not be counted.
+ * Recounts the lazily freed pages of an area, with the lock dropped. Returns false, without a
+ * change, if another task has changed the area or the pages could not be counted.
  */
 static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
 {

@@ -42,8 +42,8 @@ static __always_inline bool pages_counts_page(const struct page *page, bool dirt
 }
 
 /*
- * Returns true if the page behind a page table entry is to be counted: mapped, lazily freed or
- * pinned, as @which says. A page under migration is never pinned.
+ * Returns true if the page behind a page table entry counts: as mapped, lazily freed or pinned, as
+ * @which says. A page under migration is never pinned.
  */
 static __always_inline bool pages_counts(pte_t pte, enum pages which)
 {

@@ -69,8 +69,8 @@ static bool tracked_call_ended(u32 pid)
 }
 
 /*
- * Counts the lazily freed pages of an area. Drops the lock of the counts meanwhile, as other tasks
- * of the process need it.
+ * Counts the lazily freed pages of an area. Drops the lock of the counts to do so, as other tasks
+ * of the process need the lock.
  */
 static unsigned long tracked_lazy(struct mmp_lazy *lazy, unsigned long start)
 {

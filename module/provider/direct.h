@@ -360,8 +360,8 @@ extern int mmp_compact_direct;
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
 /*
- * Only the types of these are used, for static calls: those of zap_page_range_single() and
- * zap_page_range_single_batched().
+ * Only the types of mmp_zap() and mmp_zap_batched() are used, for static calls: those of
+ * zap_page_range_single() and zap_page_range_single_batched().
  */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,
 	     struct zap_details *details);

@@ -95,9 +95,7 @@ void mmp_prototypes_exit(void)
 	nr_types = 0;
 }
 
-/*
- * Prints the type with this BTF number as in C, with const after what it applies to: "char const*".
- */
+/* Prints the type with this BTF number as in C, with const after the type: "char const*". */
 static void btf_print(struct seq_buf *s, u32 number)
 {
 	static const char *const after[NR_BTF_KINDS] = {

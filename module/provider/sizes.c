@@ -114,8 +114,8 @@ static void enabled_apply(void)
 }
 
 /*
- * The administrator's settings exist twice: in the kernel's variables, and in the upper bits of
- * these. If one copy was written to, updates the other.
+ * The kernel's variables hold the administrator's settings twice: in their lower bits, which the
+ * kernel reads, and in their upper bits. If one copy was written to, updates the other.
  */
 static void enabled_sync(void)
 {
@@ -214,8 +214,8 @@ static void looking_ends(void)
 
 /*
  * Runs in place of start_stop_khugepaged(), which the kernel calls after each write to a sysfs file
- * of sizes. Meanwhile, disables the sizes of khugepaged that are enabled for policies, so that only
- * the administrator's settings start or stop it.
+ * of sizes. During the call, the sizes of khugepaged that are enabled for policies are disabled, so
+ * that only the administrator's settings start or stop it.
  */
 int mmp_replace_khugepaged(void)
 {
