@@ -97,8 +97,9 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 		const long pages = block_places[i] * BLOCK;
 
 		/*
-		 * A neighbouring block is always within the table; places
-		 * farther away wrap around to the other end of the table.
+		 * A neighbouring block is always in the page table of the
+		 * fault; places farther away wrap around to the other end of
+		 * the table.
 		 */
 		bits |= look(pages == BLOCK || pages == -BLOCK ? block + pages :
 			     table + ((index + pages) & (PTRS_PER_PTE - BLOCK)), BLOCK);

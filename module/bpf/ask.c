@@ -238,7 +238,8 @@ BPF_CALLBACKS(2)
 BPF_CALLBACKS(3)
 
 /*
- * Defines the policy of a slot. Its point is set when a program is registered.
+ * Defines the policy of slot @nr, which can hold a BPF program. Its point is set when a program is
+ * registered.
  */
 #define BPF_POLICY(nr) {							\
 	.name = mmp_bpf_slots[nr].name, .lacks = MMP_BPF_NOBODY, .loadable = true, \

@@ -338,7 +338,7 @@ int mmp_unbind_process(const struct mmp_profile *profile, u64 number)
 }
 
 /**
- * mmp_unbind_all - drop all bindings
+ * mmp_unbind_all - drop all bindings of cgroups and processes to profiles
  *
  * Context: under mmp_lock; may sleep.
  */

@@ -47,8 +47,8 @@
 /* Returned in place of a number of pages if the pages of an area could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
 /*
- * Most page tables that the worker examines to recount processes in one pass,
- * each quarter of a second. Each process counts as one more.
+ * Most page tables that the worker examines to recount processes in one pass, each quarter of a
+ * second. Each process counts as one more page table.
  */
 #define MMP_KEEPER_TABLES	1024U
 /*

@@ -100,15 +100,15 @@ const char *mmp_call_missing(const struct mmp_call *call)
 	const char *missing;
 
 	/*
-	 * Pairs with mmp_call_begin(), which patches the site before it sets
-	 * @on.
+	 * Pairs with mmp_call_begin(), which patches the site before it sets @on: if @on is true,
+	 * the call must be there.
 	 */
 	if (!smp_load_acquire(&call->on))
 		return NULL;
 	missing = call_missing(call);
 	/*
-	 * Pairs with mmp_call_end(), which clears @on before it patches the
-	 * site.
+	 * Pairs with mmp_call_end(), which clears @on before it patches the site: if @on is still
+	 * true, no call was being detached.
 	 */
 	smp_rmb();
 	return READ_ONCE(call->on) ? missing : NULL;
@@ -222,7 +222,8 @@ void mmp_calls_wait(void)
 {
 	while (somebody_inside())
 		msleep(20);
-	synchronize_rcu_tasks();	/* these tasks must still return from the entry */
+	/* tasks that are no longer counted must still return from an entry */
+	synchronize_rcu_tasks();
 }
 
 /**

@@ -49,9 +49,9 @@ static unsigned int looking;		/* number of running calls of start_stop_khugepage
 static struct thpsize kept_sizes[PMD_ORDER + 1];
 
 /*
- * Sizes that the administrator allows, without and with MADV_HUGEPAGE: bitmaps
- * of orders. While no settings are kept in the upper bits, all bits are set
- * here, so only the kernel's variables decide.
+ * Sizes that the administrator allows, without and with MADV_HUGEPAGE: bitmaps of orders. While no
+ * settings are kept in the upper bits of the kernel's variables, all bits are set here, so only
+ * these variables decide.
  */
 unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 

@@ -51,7 +51,7 @@ int mmp_listen(struct mmp_event *events)
 }
 
 /**
- * mmp_ignore - detach probes
+ * mmp_ignore - detach probes from tracepoints
  * @events: as for mmp_listen()
  *
  * A probe may still run; tracepoint_synchronize_unregister() waits for it.

@@ -318,12 +318,11 @@ TEST(the_cap_at_its_bounds)
 		{ NONE_32 FULL_32 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },
 		{ FULL_32 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
 		/*
-		 * Areas above 64 kB are checked by a sample of pages. The sample includes the last
-		 * page,
+		 * Areas above 64 kB are checked by a sample of pages, which includes the last page.
 		 */
 		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
 		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
-		/* and the pages at one third from each end. */
+		/* The sample also includes the pages at one third of the area from each end. */
 		{ "uuuuuuuuuu.uuuuu" FULL_16 HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		{ FULL_16 "uuuuu.uuuuuuuuuu" HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		{ "uuuuuuuuuuu.uuuu" FULL_16 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },

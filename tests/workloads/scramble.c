@@ -40,7 +40,7 @@ static bool lazy[PAGES];		/* pages freed by MADV_FREE: their contents are old or
 static uint64_t rng;
 static int depth, mem_fd, gup_fd, disk_fd, pagemap_fd, self_fd;
 static const char *operation = "none";
-static pthread_rwlock_t lock;		/* held for writing: the other thread waits */
+static pthread_rwlock_t lock;		/* while held for writing, the other thread waits */
 static bool stop, soft_dirty;
 static size_t hot;			/* first page of the current operation */
 static long *done;			/* operations of all processes; [1]: pins */
@@ -62,7 +62,7 @@ static void check(bool ok, const char *what)
 /* The pages of an operation: @nr from @first on. */
 struct run { size_t first, nr; };
 
-/* The latest operations, to explain a difference. */
+/* The latest operations, to explain a difference between memory and copy. */
 static struct { const char *operation; struct run run; } past[512];
 static size_t nr_past;
 

@@ -310,7 +310,7 @@ static void *map_aligned(size_t bytes)
 
 static char *heap;
 
-/* Grows the heap by 33 pages at a time, as malloc does, and touches them at once. */
+/* Grows the heap by 33 pages at a time, as malloc does, and touches each of the new pages. */
 static void grow_heap(struct area a)
 {
 	for (size_t done = 0; done < a.pages; done += 33) {

@@ -149,7 +149,8 @@ notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t 
 }
 
 /*
- * Runs in place of the kernel's function that folds: leaves the block unfolded.
+ * Runs in place of __contpte_try_fold(), which would fold a block of page table entries: does
+ * nothing, so the block stays unfolded.
  */
 void mmp_replace_try_fold(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
 {
