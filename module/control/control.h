@@ -20,7 +20,10 @@
 
 struct seq_file;
 
-/* change.c: the lock and the check of every write */
+/*
+ * change.c: the lock that every write takes, and the check whether it is
+ * allowed
+ */
 extern struct mutex mmp_lock;	/* serialises changes; readers use RCU */
 bool mmp_latched(void);
 void mmp_latch(bool on);

@@ -251,8 +251,8 @@ static __always_inline long pages_mapped(struct counted before, const struct mm_
 }
 
 /*
- * Returns the order of the folio that @entry maps; -1 if a fault cannot have
- * mapped it.
+ * Returns the order of the folio that @entry maps at @address; -1 if there is none, or if a fault
+ * there cannot have mapped it.
  */
 static int order_mapped(pte_t entry, unsigned long address)
 {

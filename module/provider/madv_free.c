@@ -18,8 +18,8 @@ struct mmp_call mmp_call_madv_free = {
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
 
 /*
- * Kernel functions behind MADV_DONTNEED. The second is for kernels that pass
- * all arguments of madvise() in one structure; they gather all pages that the
+ * Kernel functions that free the pages of a range for MADV_DONTNEED. The second one is for kernels
+ * that pass all arguments of madvise() in one structure; these kernels gather all pages that the
  * call frees, and flush the TLB once.
  */
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap, mmp_zap);

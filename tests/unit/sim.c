@@ -160,9 +160,8 @@ static struct mmp_decision decide(const struct sim *sim, const struct vm_fault *
 }
 
 /*
- * Asks the policy about a fault, and checks its answer. The policy may read
- * entries of other VMAs in these page tables, but they must not change its
- * answer.
+ * Asks the policy about a fault, checks the answer, and returns it. The policy may read entries of
+ * other VMAs in these page tables, but they must not change its answer.
  */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)

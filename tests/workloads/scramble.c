@@ -43,7 +43,8 @@ static const char *operation = "none";
 static pthread_rwlock_t lock;		/* while held for writing, the other thread waits */
 static bool stop, soft_dirty;
 static size_t hot;			/* first page of the current operation */
-static long *done;			/* operations of all processes; [1]: pins */
+/* counts over all processes: [0] operations, [1] pins */
+static long *done;
 
 static size_t below(size_t n) { return next_random(&rng, n); }
 
