@@ -143,7 +143,10 @@
 #define mmp_vma_policy(vma)	((void)(vma), NULL)
 #endif
 
-/* Returns the task that owns @mm, or NULL. Context: RCU read side. */
+/*
+ * Returns the task that owns @mm; NULL if it has exited, or without CONFIG_MEMCG. Context: RCU read
+ * side.
+ */
 #ifdef CONFIG_MEMCG
 #define mmp_mm_owner(mm)	rcu_dereference((mm)->owner)
 #else
@@ -178,7 +181,7 @@
 #define mmp_folio_flags(folio)	READ_ONCE((folio)->flags)
 #endif
 
-/* Returns the id of a cgroup, which is below 65,536. */
+/* Returns the id of a memory cgroup, which is below 65,536. */
 #if MMP_HAVE_MEMCG_PRIVATE_ID
 #define mmp_memcg_slot(memcg)	mem_cgroup_private_id(memcg)
 #else
@@ -192,21 +195,24 @@
 #define mmp_is_moving(pte)	is_migration_entry(pte_to_swp_entry(pte))
 #endif
 
-/* The unbound workqueue of the system. */
+/* The system's unbound workqueue, which has a new name in newer kernels. */
 #if MMP_HAVE_SYSTEM_DFL_WQ
 #define mmp_unbound_wq		system_dfl_wq
 #else
 #define mmp_unbound_wq		system_unbound_wq
 #endif
 
-/* Arguments of ftrace_ops.ops_func(). */
+/* Parameters of ftrace_ops.ops_func(), to which newer kernels have added @ip. */
 #if MMP_HAVE_FTRACE_OPS_FUNC_IP
 #define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, unsigned long ip, enum ftrace_ops_cmd cmd
 #else
 #define MMP_OPS_FUNC_ARGS	struct ftrace_ops *op, enum ftrace_ops_cmd cmd
 #endif
 
-/* Arguments of tracepoint probes and of read callbacks of sysfs files. */
+/*
+ * Parameters, which differ between kernels, of tracepoint probes and of read callbacks of sysfs
+ * files.
+ */
 #if MMP_HAVE_RECLAIM_GFP_FIRST
 #define MMP_RECLAIM_ARGS	gfp_t gfp, int order, struct mem_cgroup *memcg
 #else
@@ -240,9 +246,9 @@
 #define mmp_tva_fault(why)	((u32)(why) == MMP_TVA_FAULT)
 
 /*
- * Sizes for which the kernel starts khugepaged. MMP_COLLAPSE_ASKS: khugepaged
- * asks for the allowed orders of each range that it scans, and skips the range
- * if there are none.
+ * MMP_KHUGEPAGED_SIZES: folio orders (bitmap) that make the kernel start khugepaged if sysfs
+ * enables one. MMP_COLLAPSE_ASKS: khugepaged asks for the allowed orders of each range that it
+ * scans, and skips the range if there are none.
  */
 #if MMP_HAVE_COLLAPSE_TO_ALL_SIZES
 #define MMP_KHUGEPAGED_SIZES	THP_ORDERS_ALL_ANON

@@ -173,7 +173,11 @@ static int __init mmp_init(void)
 	}
 	err = core_check_active(active) ?: mmp_bindings_init() ?: mmp_profiles_init(active);
 	if (!err) {
-		mmp_debugfs_init();	/* before sysfs can create profiles */
+		/*
+		 * first, as a write to sysfs may create a profile, which then
+		 * gets files in debugfs
+		 */
+		mmp_debugfs_init();
 		err = mmp_sysfs_init() ?: mmp_bpf_init(mmp_sysfs_root);
 	}
 	if (err)

@@ -50,8 +50,9 @@ static struct mmp_knob knobs[] = {
 };
 
 /*
- * ---- Filters. A filter reads a few page table entries of each block or group
- * near the fault; a callback selects the entries.
+ * ---- Filters. A filter reads a few page table entries, selected by a
+ * callback, of each 64 kB block and 16 kB group that the rule would examine. If
+ * no entry shows use, the fault gets order 0 without the rule.
  */
 
 typedef unsigned long anon_order_look(const pte_t *pte, unsigned int nr);
@@ -67,8 +68,9 @@ static __always_inline unsigned long both_ends(const pte_t *pte, unsigned int nr
 }
 
 /*
- * Combines the bits of a sample of page table entries: in a block of 16 pages,
- * both ends and a neighbour of one of them; in a group of 4 pages, all four.
+ * ANDs a sample of the @nr page table entries at @pte. In a block of 16 pages,
+ * the sample is both ends and a neighbour of one of them; in a group of 4
+ * pages, all four. So a bit stays set only if it is set in all sampled pages.
  */
 static __always_inline unsigned long samples(const pte_t *pte, unsigned int nr)
 {
@@ -76,10 +78,11 @@ static __always_inline unsigned long samples(const pte_t *pte, unsigned int nr)
 }
 
 /*
- * Returns true if at least one of the eight places near the fault may have been
- * used in full. The fault lies in the middle of @table; @look reads the entries
- * of one place, and only the low bits of @index, which select an entry of the
- * table, are used.
+ * Returns true if at least one of the eight places near the fault (four blocks
+ * of 64 kB and four groups of 16 kB) may have been used in full. The fault lies
+ * in the middle of the page table @table. @look reads some entries of one
+ * place. Only the low bits of @index are used; they select the entry of the
+ * fault in the table.
  */
 static __always_inline bool any_example(const pte_t *table, unsigned long index,
 					anon_order_look *look)
@@ -94,8 +97,9 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 		const long pages = block_places[i] * BLOCK;
 
 		/*
-		 * A neighbouring block is always within the table; places
-		 * farther away wrap around to the other end of the table.
+		 * A neighbouring block is always in the page table of the
+		 * fault; places farther away wrap around to the other end of
+		 * the table.
 		 */
 		bits |= look(pages == BLOCK || pages == -BLOCK ? block + pages :
 			     table + ((index + pages) & (PTRS_PER_PTE - BLOCK)), BLOCK);
@@ -105,10 +109,10 @@ static __always_inline bool any_example(const pte_t *table, unsigned long index,
 }
 
 /*
- * Reads the places near a fault in @block, which is the first or the last block
- * of a page table. Without @beyond, reads only places in this table; with
- * @beyond, only places in the neighbouring table. The fault may be in any group
- * of the block, so this reads the places of all four groups.
+ * ORs what @look returns for the places near a fault in @block, the first or
+ * the last block of a page table. Without @beyond, reads only places in this
+ * table; with @beyond, only places in the neighbouring table. The fault may be
+ * in any group of the block, so this reads the places of all four groups.
  */
 static __always_inline unsigned long edge_bits(const pte_t *table, long block, bool beyond,
 					       anon_order_look *look)
@@ -142,10 +146,10 @@ static __always_inline bool any_example_of_edge(const pte_t *table, bool first, 
 }
 
 /*
- * Like any_example_of_edge(), but reads this page table and the neighbouring
- * one. Skips the neighbouring table if it maps no part of the VMA. Returns true
- * if the neighbouring PMD is not a page table but maps something, such as a
- * huge page.
+ * Returns true if memory near a fault in the first or last block of its page
+ * table may have been used in full. Reads this page table, and the neighbouring
+ * one unless it maps no part of the VMA. Also returns true if the neighbouring
+ * PMD is not a page table but maps something, such as a huge page.
  */
 static __always_inline bool any_example_at_edge(const struct vm_fault *vmf,
 						const pte_t *table, anon_order_look *look)
@@ -172,9 +176,9 @@ static __always_inline bool any_example_at_edge(const struct vm_fault *vmf,
  */
 
 /*
- * Tests for an upward stream: the block before the fault's block is fully used.
- * Above 64 kB (max_order > 4) a single block is not enough, so this returns
- * false.
+ * Returns true for an upward stream: the block before the fault's block is
+ * fully used. If max_order allows folios above 64 kB, one used block is not
+ * enough to choose the order, so this returns false, and the rule decides.
  */
 static __always_inline bool streams_up(const struct vm_fault *vmf, const pte_t *block,
 				       const u32 *knob)
@@ -213,9 +217,9 @@ static __always_inline bool empty_before(const struct vm_fault *vmf)
 }
 
 /*
- * Answers the first fault of a stream after many small folios. A large order
- * ends deferring (defer.h), so this first checks that a folio fits around the
- * fault.
+ * Answers the first fault of a stream after many faults got order 0. A large
+ * order ends deferring (order 0 without reading page tables, see defer.h), so
+ * this first checks that a folio fits around the fault.
  */
 static noinline struct mmp_decision anon_order_stream_begins(const struct vm_fault *vmf,
 							     const u32 *knob)
@@ -236,8 +240,9 @@ static __always_inline struct mmp_decision anon_order_stream(const struct vm_fau
 }
 
 /*
- * ---- Stages for a fault in the middle of its page table. Each stage calls the
- * one above it.
+ * ---- Stages of the answer to a fault in the middle of its page table. Each
+ * stage reads more page table entries than the one below it, and answers order
+ * 0 if they show no use. Otherwise it calls the stage above it.
  */
 
 static noinline struct mmp_decision anon_order_look_at_samples(const struct vm_fault *vmf,
@@ -276,8 +281,8 @@ static noinline struct mmp_decision anon_order_look_at_streams(const struct vm_f
 }
 
 /*
- * ---- Stages for a fault in the first or last block of its page table, or
- * without a page table
+ * ---- Stages of the answer to a fault in the first or last block of its page
+ * table, or without a page table
  */
 
 /*
@@ -333,8 +338,9 @@ static noinline struct mmp_decision anon_order_edge(const struct vm_fault *vmf,
 }
 
 /*
- * Entry point of the policy. For sparse access, reading the last page table
- * entry of each of the eight places answers most faults.
+ * Entry point of the policy. In sparsely used memory, most faults get order 0
+ * here after reading a single page table entry, the last one, of each of the
+ * eight places near the fault.
  */
 static struct mmp_decision anon_order_adaptive(const struct vm_fault *vmf,
 					       enum mm_policy_site site,

@@ -14,8 +14,8 @@
 #include "anon_order.h"
 
 /*
- * Number of faults answered in advance, shifted by MMP_AHEAD_SHIFT, with enum
- * mmp_reason in the low bits.
+ * Number of the next faults that are answered in advance on this CPU (0: none),
+ * shifted by MMP_AHEAD_SHIFT; the low bits have their enum mmp_reason.
  */
 DECLARE_PER_CPU(u32, mmp_ahead);
 

@@ -57,8 +57,8 @@ struct mmp_decision {
 };
 
 /*
- * VMA flags for which a fault takes the slow path. VM_UFFD_MINOR is missing, as
- * only files have it.
+ * VMA flags that need extra checks, so a fault in such a VMA takes the slow
+ * path of the module. VM_UFFD_MINOR is missing, as only VMAs of files have it.
  */
 #define MMP_SPECIAL_FLAGS						\
 	(VM_HUGEPAGE | VM_NOHUGEPAGE | VM_LOCKED | VM_UFFD_MISSING | VM_UFFD_WP)
@@ -156,9 +156,9 @@ static __always_inline enum mmp_page mmp_page_of(pte_t pte)
 }
 
 /*
- * Like mmp_entries(), for an address in another page table than the fault's.
- * Also returns NULL if the PMD entry of @addr is in another page than the
- * fault's PMD entry.
+ * Finds the page table entry of @addr, as mmp_entries() does, where @addr is in
+ * another page table than the fault. Returns NULL if there is no page table, or
+ * if the PMD entry of @addr is in another page than the fault's PMD entry.
  */
 static noinline __maybe_unused const pte_t *
 mmp_entries_of(const struct mmp_place *place, unsigned long addr,

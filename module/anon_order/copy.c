@@ -32,8 +32,9 @@ static bool written(const pte_t *pte, unsigned int nr, unsigned int least)
 }
 
 /*
- * Returns true if 2^@order pages right before or right after @index were
- * written since the fork. All must be in one page table.
+ * Returns true if the aligned 2^@order pages right before or right after those
+ * around page @index of the table were written since the fork. Pages outside
+ * this page table count as not written.
  */
 static bool written_beside(const pte_t *table, unsigned long index, unsigned int order,
 			   unsigned int least)
@@ -59,8 +60,9 @@ static noinline struct mmp_decision anon_order_written(const pte_t *table, unsig
 }
 
 /*
- * Answers a copy-on-write fault. Most faults need only two page table entries:
- * the page before the fault's 64 kB block, and the page after it.
+ * Answers a copy-on-write fault. For most faults, this reads only two page
+ * table entries: of the page before the fault's 64 kB block, and of the page
+ * after it. If neither is writable, the answer is order 0.
  */
 noinline struct mmp_decision anon_order_copy(const struct vm_fault *vmf, const u32 *knob)
 {

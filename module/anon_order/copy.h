@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Copy-on-write faults: the folio order that adaptive requests. */
+/*
+ * Chooses the order of the folio that adaptive requests in a copy-on-write
+ * fault.
+ */
 #ifndef MMPOLICY_ANON_ORDER_COPY_H
 #define MMPOLICY_ANON_ORDER_COPY_H
 

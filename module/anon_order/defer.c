@@ -7,8 +7,9 @@
  */
 #define SHIFT	4
 /*
- * Where neighbouring memory is used but no folio fits, only one fault in RETRY
- * starts to defer, as one of the next addresses may have room for a folio.
+ * If memory near a fault is used but no large folio fits around it, only one
+ * such fault in RETRY makes later faults skip the look at page tables, because
+ * one of the next addresses may have room for a folio.
  */
 #define RETRY	8U
 

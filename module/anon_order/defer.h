@@ -18,11 +18,14 @@
 
 #include "ahead.h"
 
-/* Deferring begins after this many small folios in a row. */
+/*
+ * After this many small folios in a row, adaptive begins to answer faults with
+ * order 0 without reading page tables ("deferring").
+ */
 #define MMP_DEFER_AFTER		256U
 /*
- * With at most this many small folios in a row, deferring has not begun, so a
- * large folio need not reset it.
+ * With at most this many small folios in a row, a large folio need not reset
+ * deferring, which begins only after MMP_DEFER_AFTER small folios.
  */
 #define MMP_DEFER_FEW		64U
 

@@ -75,9 +75,10 @@ static __always_inline long within_reach(const struct mmp_place *place, long dis
 }
 
 /*
- * Counts used areas of @order near the fault. Returns a negative number if more
- * areas have unused pages than are used. For blocks, it stops as soon as used
- * blocks are in the majority.
+ * Counts areas of 2^@order pages near the fault that were used in full. If more
+ * areas have unused pages, returns the number of areas with unused pages
+ * instead, negated. For 64 kB blocks, it stops as soon as used blocks are in
+ * the majority.
  */
 static __always_inline int anon_order_examples(const struct mmp_place *place,
 					       unsigned int order, unsigned int least)
@@ -156,7 +157,9 @@ noinline struct mmp_decision anon_order_grown(const struct vm_fault *vmf,
 }
 
 /*
- * The rule for a fault without a page table in a VMA that allows 2 MB folios.
+ * Answers a fault without a page table in a VMA that allows 2 MB folios: 2 MB
+ * if the 2 MB right before or after were used in full and the process has
+ * enough anonymous memory, otherwise order 0.
  */
 noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u32 *knob)
 {
@@ -166,13 +169,20 @@ noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u
 	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER ||
 	    !anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
 		return anon_order_small(MMP_NO_NEIGHBOUR);
-	/* One PMD-sized block in probe_blocks is made of smaller folios. */
+	/*
+	 * One PMD-sized block in probe_blocks gets smaller folios, as their
+	 * accessed bits show how much memory is used.
+	 */
 	if (blocks && !((place.addr >> PMD_SHIFT) % blocks))
 		return (struct mmp_decision){ MMP_PROBE, MMP_MAX_ORDER - 1 };
 	return anon_order_run(vmf, MMP_MAX_ORDER);
 }
 
-/* The rule: used blocks of 64 kB decide, or else used groups of 16 kB do. */
+/*
+ * Answers a fault by the rule. If most 64 kB blocks nearby that show their use
+ * were used in full, requests 64 kB or more. Otherwise the 16 kB groups decide
+ * between 16 or 32 kB and order 0.
+ */
 noinline struct mmp_decision anon_order_judge(const struct vm_fault *vmf, const u32 *knob)
 {
 	const struct mmp_place place = mmp_place(vmf);

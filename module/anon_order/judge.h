@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The rule of the policy adaptive, and helpers that build its answers. */
+/*
+ * The rule by which the policy adaptive chooses a folio order, and helpers that
+ * build its answers.
+ */
 #ifndef MMPOLICY_JUDGE_H
 #define MMPOLICY_JUDGE_H
 

@@ -77,7 +77,9 @@ static bool anon_order_all_used(const struct vm_area_struct *vma, unsigned long 
 	return true;
 }
 
-/* Returns the largest order to which khugepaged may collapse at @addr. */
+/*
+ * Returns the largest order to which khugepaged may collapse at @addr; 0: none.
+ */
 static unsigned int anon_order_cap(const struct mmp_policy *policy,
 				   const struct vm_area_struct *vma, unsigned long addr,
 				   const u32 *knob)
@@ -90,9 +92,9 @@ static unsigned int anon_order_cap(const struct mmp_policy *policy,
 }
 
 /*
- * Implements &mm_policy_ops.collapse_orders. khugepaged may collapse to the
- * sizes that a fault may get. Under a policy that decides by use, it may
- * collapse only a range that was used in full.
+ * Implements &mm_policy_ops.collapse_orders: returns a bitmap of orders.
+ * khugepaged may collapse to the sizes that a fault may get. Under a policy
+ * that decides by use, it may collapse only a range that was used in full.
  */
 unsigned long mmp_collapse_orders(struct vm_area_struct *vma, unsigned long addr)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Answers of the point anon_order other than the order of a first touch. */
+/*
+ * Answers of the point anon_order to questions other than the order of a first
+ * touch.
+ */
 #ifndef MMPOLICY_ANON_ORDER_OTHER_SITES_H
 #define MMPOLICY_ANON_ORDER_OTHER_SITES_H
 

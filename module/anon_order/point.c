@@ -236,7 +236,7 @@ static __always_inline unsigned long anon_order_decide(const struct vm_fault *vm
 	return anon_order_ask(&mmp_default, vmf->vma, vmf, site);
 }
 
-/* Path for a fault that was sampled for timing. */
+/* Answers a fault that was sampled for timing: starts its clock, then asks the policy. */
 static noinline unsigned long anon_order_timed(const struct vm_fault *vmf,
 					       enum mm_policy_site site)
 {
@@ -277,8 +277,8 @@ static __always_inline bool anon_order_mapped(const struct vm_fault *vmf, int or
 }
 
 /*
- * Implements mmp_anon_mapped() while faults are timed: also ends the time of
- * this fault.
+ * Implements mmp_anon_mapped() while an experiment times faults: stops the clock of this fault
+ * first. @order is 0 for a single page, which needs nothing else.
  */
 static noinline bool anon_order_mapped_timed(const struct vm_fault *vmf, int order)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Helpers for a shadow: a second policy whose answers are counted and not
- * applied. The kernel does not follow the shadow's answers, so these helpers
- * work out whether an answer would have allocated a folio. The unit tests compile this header in
- * userland, as they do anon_order.h.
+ * Helpers for a shadow: a second policy whose answers are counted and not applied. The kernel does
+ * not follow the shadow's answers, so these helpers work out whether an answer would have allocated
+ * a folio. The unit tests compile this header in userland, as they do anon_order.h.
  */
 #ifndef MMPOLICY_SHADOW_H
 #define MMPOLICY_SHADOW_H

@@ -20,16 +20,22 @@
 #include "anon_order.h"
 #include "entries.h"
 
-/* credit with which a process starts on a CPU that has served another one */
+/*
+ * credit (for folios of 16 and 32 kB) of a process whose first fault a CPU
+ * examines
+ */
 #define MMP_CREDIT_FIRST	128
 #define MMP_CREDIT_MOST		256
 #define MMP_CREDIT_LEAST	(-128)
 /*
- * Credit lost for a 16 kB group, or a 64 kB block, that is fully present but
- * not fully used.
+ * Credit that a process loses for a 16 kB group that is fully present but not
+ * fully used.
  */
 #define MMP_WASTED_GROUP	14
-/* less than for a group, because the rule examines blocks more often */
+/*
+ * Credit lost for such a 64 kB block; it is less, because blocks are examined
+ * more often than groups.
+ */
 #define MMP_WASTED_BLOCK	8
 
 /**
@@ -45,8 +51,8 @@ struct mmp_credit {
 DECLARE_PER_CPU(struct mmp_credit, mmp_credit);
 
 /*
- * Resets the credit to MMP_CREDIT_FIRST if the CPU last examined a fault of
- * another process.
+ * Resets the credit (for folios of 16 and 32 kB) to MMP_CREDIT_FIRST if the
+ * last fault that this CPU examined was of another process.
  */
 static inline void mmp_credit_begin(const struct mm_struct *mm)
 {
@@ -75,8 +81,9 @@ static __always_inline void mmp_credit_earn(const struct mm_struct *mm, unsigned
 }
 
 /*
- * Takes credit if the group or block at @pte is fully present but not fully
- * used. Returns @page, its state, unchanged.
+ * If the 16 kB group or 64 kB block at @pte is fully present but not fully
+ * used, lowers the credit of the process. Returns @page, the state of the group
+ * or block, unchanged.
  */
 static __always_inline enum mmp_page mmp_waste_seen(enum mmp_page page, const pte_t *pte,
 						    unsigned int order)

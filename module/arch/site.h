@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The instruction of a kernel function that ftrace patches, for each
- * architecture.
+ * Finds and tests the instruction that ftrace patches in a kernel function;
+ * each architecture has its own version.
  */
 #ifndef MMPOLICY_ARCH_SITE_H
 #define MMPOLICY_ARCH_SITE_H

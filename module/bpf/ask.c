@@ -19,7 +19,8 @@
 
 struct mmp_bpf_slot mmp_bpf_slots[MMP_BPF_SLOTS];
 static struct mmp_knob slot_knobs[MMP_BPF_SLOTS][MMP_BPF_KNOBS];
-static_assert(MMP_BPF_SLOTS == 4);	/* core.c lists &mmp_bpf_policies[0] to [3] */
+/* core.c lists &mmp_bpf_policies[0] to [3], so it must change with this number */
+static_assert(MMP_BPF_SLOTS == 4);
 DEFINE_PER_CPU(u64, mmp_bpf_clamped[MMP_BPF_SLOTS]);
 
 /*
@@ -195,8 +196,8 @@ static void bpf_compact_done(const struct mmp_attempt *attempt, bool success,
 }
 
 /*
- * Defines the callbacks of a slot. Their arguments do not identify the slot, so
- * each slot has its own.
+ * Defines the functions that call the BPF program of slot @nr. Their arguments do not identify the
+ * slot, so each slot has its own functions.
  */
 #define BPF_CALLBACKS(nr)							\
 static struct mmp_decision bpf_order_##nr(const struct vm_fault *vmf,		\
@@ -237,7 +238,8 @@ BPF_CALLBACKS(2)
 BPF_CALLBACKS(3)
 
 /*
- * Defines the policy of a slot. Its point is set when a program is registered.
+ * Defines the policy of slot @nr, which can hold a BPF program. Its point is set when a program is
+ * registered.
  */
 #define BPF_POLICY(nr) {							\
 	.name = mmp_bpf_slots[nr].name, .lacks = MMP_BPF_NOBODY, .loadable = true, \

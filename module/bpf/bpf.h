@@ -16,13 +16,16 @@ struct kobject;
 #define MMP_BPF_SLOTS	4	/* programs that can be loaded at a time */
 #define MMP_BPF_NAME	16	/* bytes of a policy's name, with the terminating NUL */
 #define MMP_BPF_KNOBS	4	/* knobs of one policy, at most */
-#define MMP_BPF_ERROR	96	/* bytes of a reported error */
+#define MMP_BPF_ERROR	96	/* bytes of the text of an error that a program reports */
 #define MMP_BPF_PAGES	64	/* pages that one kfunc call may examine at most */
-/* flag: call the program only if a page near the fault may have been used */
+/*
+ * flag: call the program only if a page near the fault may have been used; otherwise request order
+ * 0
+ */
 #define MMP_BPF_IF_NEAR	1
 
 /*
- * Value of mmp_fault.site for a write to shared memory, in addition to enum
+ * Value of mmp_fault.site for a copy-on-write fault. For all other faults, the value is from enum
  * mm_policy_site.
  */
 #define MMP_BPF_COPY	3
@@ -104,7 +107,7 @@ struct mmp_effort {
 #define MMP_BPF_COMPACT(answer)	((answer) + 1)
 
 /*
- * Tells whether a program is called before an attempt, or after it with the
+ * Tells whether a program is called before an attempt to compact a zone, or after it, with the
  * result.
  */
 enum mmp_bpf_when { MMP_BPF_BEFORE, MMP_BPF_FAILED, MMP_BPF_SUCCEEDED };
@@ -181,8 +184,8 @@ struct mmp_bpf_ops {
 };
 
 /*
- * struct_ops of anon_order. The program returns the requested order | reason <<
- * 16.
+ * struct_ops of anon_order. The program returns the requested order in the low 16 bits, and the
+ * reason (enum mmp_reason) in the high 16 bits.
  */
 struct mmp_anon_order_ops {
 	u32 (*order)(const struct mmp_fault *fault);
@@ -190,14 +193,17 @@ struct mmp_anon_order_ops {
 	MMP_BPF_OPS;
 };
 
-/* struct_ops of thp_gfp. The program returns one of enum mmp_bpf_effort. */
+/* struct_ops of the point thp_gfp. The program returns an enum mmp_bpf_effort. */
 struct mmp_thp_gfp_ops {
 	u32 (*effort)(const struct mmp_effort *effort);
 
 	MMP_BPF_OPS;
 };
 
-/* struct_ops of compact. The program returns 0 or MMP_BPF_COMPACT(). */
+/*
+ * struct_ops of the point compact. The program returns 0 for the kernel's own choice, or
+ * MMP_BPF_COMPACT() of another one.
+ */
 struct mmp_compact_ops {
 	u32 (*compact)(const struct mmp_compaction *compaction);
 
@@ -225,8 +231,9 @@ static __always_inline struct mmp_fault mmp_bpf_fault(const struct vm_fault *vmf
 }
 
 /*
- * Decodes the answer of a program. An order above max_order is lowered to it;
- * an unknown reason is replaced.
+ * Decodes the answer of a program: order in the low 16 bits, reason above. If the order exceeds
+ * max_order or the reason is unknown, sets *@cut, lowers the order to max_order at most, and sets
+ * the reason to MMP_CAP.
  */
 static __always_inline struct mmp_decision mmp_bpf_decision(const struct mmp_bpf_ops *ops,
 							    u32 answer, bool *cut)

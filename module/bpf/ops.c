@@ -22,7 +22,8 @@
 #include "../control/control.h"
 #include "bpf.h"
 
-#define AGAIN	(2 * HZ)	/* time between checks whether a map was freed */
+/* time between two checks whether user space has freed a struct_ops map */
+#define AGAIN	(2 * HZ)
 
 static DEFINE_MUTEX(latest_lock);
 static const void *latest_ops;		/* under latest_lock */
@@ -127,8 +128,8 @@ static int ops_copy_knobs(struct mmp_bpf_knob *to, const struct mmp_bpf_knob *fr
 }
 
 /*
- * Copies members with a text or a number. Each error code belongs to one member, so that
- * mmpolicy can name the member.
+ * Checks and copies one member of a program's struct_ops. Each error code belongs to one member, so
+ * that the command mmpolicy can name the member that was refused.
  */
 static int ops_init_member(const struct btf_type *t, const struct btf_member *member,
 			   void *kdata, const void *udata)

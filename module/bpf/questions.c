@@ -45,9 +45,9 @@ static noinline u32 bpf_count(const struct mmp_fault *fault, s64 first, u32 page
 }
 
 /*
- * Returns true if a 64 kB block has at least @least used pages. If 14 of 16 pages are
- * used, at least one of pages 5, 10 and 15 is present, so testing these three
- * rejects most blocks quickly.
+ * Returns true if at least @least pages of the 64 kB block that lies @blocks blocks after that of
+ * the fault are used. If 14 of 16 pages are used, at least one of pages 5, 10 and 15 is present, so
+ * testing these three rejects most blocks quickly.
  */
 static noinline u32 bpf_full(const struct mmp_fault *fault, s64 blocks, u32 least)
 {

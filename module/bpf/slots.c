@@ -15,14 +15,18 @@
 #include "../control/control.h"
 #include "ask.h"
 
-static DEFINE_SPINLOCK(slots_lock);	/* taken inside mmp_lock, and in faults */
+/* may be taken while mmp_lock is held, and in page faults */
+static DEFINE_SPINLOCK(slots_lock);
 
 #define slot_policy(slot)	(&mmp_bpf_policies[(slot) - mmp_bpf_slots])
 
 static void bpf_tidy(struct work_struct *work);
 static DECLARE_DELAYED_WORK(tidying, bpf_tidy);
 
-/* Stops calling the program of a slot. The caller holds slots_lock. */
+/*
+ * Stops calling the program of a slot. @lacks is the reason that sysfs then shows. The caller holds
+ * slots_lock.
+ */
 static void slot_stop(struct mmp_bpf_slot *slot, const char *lacks)
 {
 	RCU_INIT_POINTER(slot->ops, NULL);
@@ -151,7 +155,10 @@ static struct mmp_bpf_slot *slot_free(void)
 	return NULL;
 }
 
-/* Checks max_order and flags, which only anon_order has. */
+/*
+ * Checks max_order and flags, which a program of a point other than anon_order must leave 0.
+ * Returns 0, -EOPNOTSUPP or -ERANGE.
+ */
 static int slot_check(enum mm_policy_point point, const struct mmp_bpf_ops *ops)
 {
 	if (point != MM_POLICY_ANON_ORDER)
@@ -306,7 +313,10 @@ void mmp_bpf_look(unsigned int nr, struct mmp_bpf_facts *facts)
 	spin_unlock(&slots_lock);
 }
 
-/* Sets the reason why this kernel cannot load programs, if there is one. */
+/*
+ * Sets the reason, shown in sysfs, why this kernel cannot load BPF programs; @lacks is NULL if it
+ * can.
+ */
 void mmp_bpf_slots_init(const char *lacks)
 {
 	for (int i = 0; i < MMP_BPF_SLOTS && lacks; i++)

@@ -86,7 +86,10 @@ MMP_BPF_TOLD(compact, mmp_compaction,
 	     __entry->told.scanned, mmp_bpf_compact(__entry->told.stock),
 	     mmp_bpf_compact(__entry->answer));
 
-/* Traces a kfunc call. A kfunc without these arguments records 0. */
+/*
+ * Traces a kfunc call. A kfunc without the arguments @first or @second records
+ * 0 for them.
+ */
 TRACE_EVENT(mmpolicy_bpf_question,
 
 	TP_PROTO(const struct mmp_told *told, const char *question, s64 first, u32 second,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * bulk/adaptive: the refill size with the lowest cost per page, found by trial.
+ * bulk/adaptive: finds by trial how many pages a page_pool should request per
+ * refill, so that a page costs the least time.
  *
  * Each CPU does hill climbing: it compares its current size with the next
  * smaller or larger one, and moves to the size with the lower cost per page. A
@@ -24,25 +25,41 @@
 
 #include "../mmpolicy.h"
 
-#define BLOCK_PAGES	128	/* a block ends after this many pages, */
-#define BLOCK_REFILLS	16	/* or refills, if they return few pages */
-/* refills in a row that are not timed, while the size is not being compared */
+/* a block (a run of timed refills of one size) ends at this many pages */
+#define BLOCK_PAGES	128
+/* a block of timed refills also ends at this many refills */
+#define BLOCK_REFILLS	16
+/* refills in a row that are not timed, while no two sizes are being compared */
 #define NAP		256
-/* blocks between two comparisons; NAP untimed refills precede each block */
+/*
+ * least and greatest value of @rest when a rest (the time between two
+ * comparisons of sizes) begins; it lasts one block more, and NAP untimed
+ * refills precede each block
+ */
 #define MIN_REST	1
 #define MAX_REST	4
-#define SESSION_PAIRS	128	/* pairs of blocks in one comparison; a rest follows */
-#define MIN_PAIRS	10	/* no decision before this many pairs */
-/* at this many pairs, all sums are halved, so older pairs weigh less */
+/* most pairs of blocks that compare two sizes before a rest */
+#define SESSION_PAIRS	128
+/* no decision between two sizes before this many pairs of blocks */
+#define MIN_PAIRS	10
+/*
+ * at this many pairs of blocks, the sums of their cost differences are halved,
+ * so older pairs weigh less
+ */
 #define MAX_PAIRS	256
-#define SURE		9	/* a sum is sure beyond 3 standard errors; this is 3 squared */
-#define GAIN_SHIFT	7	/* a gain below 1/128 is ignored */
+/*
+ * the summed difference of two sizes is sure beyond 3 standard errors; this is
+ * 3 squared
+ */
+#define SURE		9
+#define GAIN_SHIFT	7	/* a gain below 1/128 of the cost is ignored */
 #define COST_SHIFT	4	/* a cost is in 1/16 tick per page */
 #define MAX_COST	BIT_ULL(18)
 
 static const u8 sizes[] = { 1, 8, 16, 32, 64, 128 };
 
-#define START	4		/* 64 pages, the kernel's own size */
+/* index in sizes[] of the first size used: 64 pages, as stock */
+#define START	4
 
 enum { MAX_SIZE };
 
@@ -73,8 +90,8 @@ struct trial {
  * @second: the current block is the second one of its pair
  * @up: @other is or was larger than @size
  * @session: pairs of blocks since the last rest
- * @rest: blocks until the next comparison
- * @patience: length of the last rest in blocks
+ * @rest: further blocks at rest after the current one
+ * @patience: value of @rest when the last rest began
  * @nap: untimed refills until the next timed one
  * @refills: refills in the current block
  * @wanted: pages requested in the current block
@@ -142,7 +159,9 @@ static void bulk_take_rest(struct climb *c)
 	c->nap = NAP;
 }
 
-/* Drops all comparisons after a change of load. */
+/*
+ * Drops the results of all comparisons of sizes, because the load has changed.
+ */
 static void bulk_forget(struct climb *c)
 {
 	memset(c->trials, 0, sizeof(c->trials));
@@ -158,8 +177,8 @@ static void bulk_settle(struct climb *c, s64 more)
 }
 
 /*
- * Returns true if the difference exceeds noise, or if noise is too small to
- * hide a useful difference.
+ * Returns true if the cost difference of two sizes exceeds noise, or if noise
+ * is too small to hide a useful difference.
  */
 static bool bulk_is_sure(const struct trial *trial, s64 least)
 {
@@ -243,9 +262,9 @@ static void bulk_rest_block(struct climb *c, s64 cost)
 }
 
 /*
- * Handles a block whose refills returned few of the pages requested, because
- * the zone is near its watermark. A larger size cannot help then, and a smaller
- * one costs no more, so this steps down.
+ * Handles a block of timed refills that returned few of the pages requested,
+ * because the zone is near its watermark. A larger size cannot help then, and a
+ * smaller one costs no more, so this steps down.
  */
 static void bulk_short_block(struct climb *c)
 {
@@ -261,8 +280,9 @@ static void bulk_short_block(struct climb *c)
 }
 
 /*
- * Returns the current size. Where softirqs are on, another refill may interrupt
- * this one; the worst effect is a longer pause between timings.
+ * Returns the number of pages that a refill requests. Where softirqs are on,
+ * another refill may interrupt this one; the worst effect is a longer pause
+ * between timings.
  */
 static unsigned int bulk_adaptive(int nid, const u32 *knob, bool *timed)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* bulk/fixed: a fixed number of pages for every refill. */
+/* bulk/fixed: every page_pool refill requests the same number of pages. */
 #include "../mmpolicy.h"
 
 enum { PAGES };
 
 static struct mmp_knob knobs[] = {
-	/* The upper bound is the size of a pool's cache. */
+	/* The upper bound, 128 pages, is the size of a page_pool's cache. */
 	[PAGES] = MMP_KNOB(pages, 1, 128, 64, "pages",
 			   "number of pages that each refill requests"),
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The point bulk: pages per page_pool refill. */
+/* The point bulk: chooses how many pages a page_pool refill requests. */
 #include <linux/log2.h>
 #include <linux/preempt.h>
 #include <linux/timex.h>

@@ -54,8 +54,9 @@ static struct mmp_account *budget_account_of(const struct mmp_attempt *attempt)
 }
 
 /*
- * Returns the scanned pages on the account, without the credit for the time
- * since the last attempt. An account of an earlier era counts as empty.
+ * Returns the scanned pages on the account as of the last attempt; the credit
+ * for the time since then is not subtracted. Returns 0 for an account of an
+ * earlier era, as mmp_compact_budget_forget() has emptied it.
  */
 static u64 budget_booked(const struct mmp_account *account)
 {

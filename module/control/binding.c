@@ -74,8 +74,8 @@ static void binding_move(struct mmp_binding *b, struct mmp_profile *profile)
 }
 
 /*
- * Allocates a binding: of the process @pid, or of the cgroup @id if @pid is
- * NULL.
+ * Returns a new binding, not in the hash table yet, of the process @pid, or of the cgroup @id if
+ * @pid is NULL. Returns NULL if memory is short.
  */
 static struct mmp_binding *binding_new(u64 id, struct pid *pid, gfp_t gfp)
 {
@@ -205,8 +205,9 @@ static int binding_listen(void)
 }
 
 /*
- * Adds a binding, or moves the existing one. The caller then checks that the
- * process or cgroup @id still exists.
+ * Binds the process @pid, or the cgroup @id, to @profile; moves the binding if there is one. The
+ * caller then checks that the process or cgroup still exists, because one that ended before would
+ * stay bound.
  */
 static int binding_put(struct mmp_profile *profile, u64 id, struct pid *pid)
 {
@@ -311,7 +312,7 @@ static int binding_drop(const struct mmp_profile *profile, u64 id)
  *
  * Context: under mmp_lock. The caller calls mmp_bindings_settle() before it
  * drops the lock, also after an error.
- * Return: 0 or -ENOENT.
+ * Return: 0, or -ENOENT if the cgroup is not bound to @profile.
  */
 int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
 {
@@ -325,7 +326,7 @@ int mmp_unbind_cgroup(const struct mmp_profile *profile, u64 id)
  *
  * Context: under mmp_lock. The caller calls mmp_bindings_settle() before it
  * drops the lock, also after an error.
- * Return: 0 or -ENOENT.
+ * Return: 0, or -ENOENT if the process is not bound to @profile.
  */
 int mmp_unbind_process(const struct mmp_profile *profile, u64 number)
 {
@@ -337,7 +338,7 @@ int mmp_unbind_process(const struct mmp_profile *profile, u64 number)
 }
 
 /**
- * mmp_unbind_all - drop all bindings
+ * mmp_unbind_all - drop all bindings of cgroups and processes to profiles
  *
  * Context: under mmp_lock; may sleep.
  */
@@ -368,7 +369,10 @@ int mmp_bindings_init(void)
 	return mmp_whose_init();
 }
 
-/* Frees all bindings at unload, when no file is left and no callback runs. */
+/*
+ * Frees all bindings at unload, when no sysfs file of the module is left and no callback for the
+ * kernel's hooks runs.
+ */
 void mmp_bindings_exit(void)
 {
 	scoped_guard(mutex, &mmp_lock)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The sysfs files "cgroups" and "pids" of a profile, which list and change its
- * bindings.
+ * The sysfs files "cgroups" and "pids" of a profile, which list and change the
+ * cgroups and processes that are bound to it.
  */
 #include <linux/cleanup.h>
 #include <linux/pid.h>

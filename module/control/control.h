@@ -20,7 +20,10 @@
 
 struct seq_file;
 
-/* change.c: the lock and the check of every write */
+/*
+ * change.c: the lock that every write takes, and the check whether it is
+ * allowed
+ */
 extern struct mutex mmp_lock;	/* serialises changes; readers use RCU */
 bool mmp_latched(void);
 void mmp_latch(bool on);
@@ -144,7 +147,8 @@ void mmp_knob_files_remove(const struct mmp_policy *policy);
 void mmp_knob_files_exit(void);
 
 /* profile_files.c */
-extern struct mutex mmp_files_lock;	/* for making and removing files; taken before mmp_lock */
+/* held to make or remove sysfs files; taken before mmp_lock */
+extern struct mutex mmp_files_lock;
 int mmp_profile_files_init(struct kobject *parent);
 void mmp_profile_files_freeze(void);
 void mmp_profile_files_exit(void);

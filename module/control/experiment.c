@@ -143,7 +143,8 @@ void mmp_experiment_clear(void)
 }
 
 /**
- * mmp_experiment_units - print the number of units of each arm
+ * mmp_experiment_units - print how many units (processes or cgroups) of each arm
+ * had a fault
  * @m: output
  */
 void mmp_experiment_units(struct seq_file *m)
@@ -358,8 +359,8 @@ static int experiment_set_enabled(u64 value)
 }
 
 /*
- * Attaches the hooks that timing needs before the experiment is enabled, as the
- * kernel may refuse them.
+ * Attaches the hooks that timing faults needs, before the experiment is enabled, because the kernel
+ * may refuse to attach them.
  */
 static int experiment_ready(u64 value)
 {

@@ -68,8 +68,9 @@ static const struct kobj_type knob_dir_type = {
 };
 
 /*
- * Adds a directory; with @knob, also the files of the knob.
- * mmp_knob_files_exit() removes it, even after an error.
+ * Adds the sysfs directory @name to @parent; with @knob, also the files that
+ * describe this knob. mmp_knob_files_exit() removes the directory, even after
+ * an error.
  */
 static struct knob_dir *knob_files_add(struct kobject *parent, const char *name,
 				       const struct mmp_knob *knob)
@@ -126,7 +127,7 @@ static int knob_files_add_point(struct kobject *parent, enum mm_policy_point poi
 	return err;
 }
 
-/* Finds a subdirectory by name. */
+/* Returns the subdirectory of @in with this name, or NULL. */
 static struct knob_dir *knob_files_find(const struct knob_dir *in, const char *name)
 {
 	struct knob_dir *dir;
@@ -152,7 +153,10 @@ int mmp_knob_files_add(const struct mmp_policy *policy)
 	return knob_files_add_policy(knob_files_point(policy->point), policy);
 }
 
-/* Removes the knobs of a policy. Under mmp_files_lock. */
+/*
+ * Removes the sysfs directories of a policy and its knobs. The caller holds
+ * mmp_files_lock.
+ */
 void mmp_knob_files_remove(const struct mmp_policy *policy)
 {
 	struct knob_dir *top = knob_files_find(knob_files_point(policy->point), policy->name);
@@ -185,8 +189,9 @@ int mmp_knob_files_init(struct kobject *parent)
 }
 
 /*
- * Removes all files of knobs. Their readers take no lock, so the removal waits
- * for no writer.
+ * Removes the sysfs directory "knobs" with all its files. Each removal waits
+ * for readers of the file, which take no lock, so this never waits for a
+ * writer.
  */
 void mmp_knob_files_exit(void)
 {

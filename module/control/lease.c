@@ -14,20 +14,20 @@
 #define MAX_MS		(24 * 60 * 60 * 1000)
 
 /*
- * Workqueue of the expiry. It has a rescuer thread, as there may be no memory
- * for a new worker.
+ * Workqueue of the worker that returns everything to stock when the lease expires. It has a rescuer
+ * thread, as there may be no memory for a new worker.
  */
 static struct workqueue_struct *queue;
 static void (*lease_on_expiry)(unsigned int ms);
 
-/* separate from mmp_lock, so a renewal waits for no other writer */
+/* protects the lease; separate from mmp_lock, so a renewal waits for no other writer */
 static DEFINE_MUTEX(lease_lock);
 static unsigned int lease_ms;		/* under lease_lock */
 static u64 deadline;			/* in jiffies; under lease_lock */
 
 /*
- * Returns everything to stock if the lease has expired. While this worker
- * waited for the lock, a renewal may have extended the lease.
+ * Runs when the timer of the lease fires, and returns everything to stock. Does nothing if a
+ * renewal has extended the lease while this worker waited for the lock.
  */
 static void lease_expire(struct work_struct *work)
 {

@@ -63,8 +63,8 @@ static unsigned long profile_all_orders(void)
 }
 
 /*
- * Turns on the hooks and folio sizes that at least one profile needs. Under
- * mmp_lock; may sleep.
+ * Turns on the hooks and folio sizes that at least one profile needs, and all others off. The
+ * caller holds mmp_lock; may sleep.
  */
 void mmp_profiles_switch(void)
 {
@@ -109,8 +109,8 @@ static struct mmp_settings *profile_settings_to_change(struct mmp_profile *profi
 }
 
 /*
- * Attaches the hooks of a policy's point. If a signal ends the wait, detaches
- * them again.
+ * Attaches the hooks of a policy's point, and waits for them. If a signal ends the wait, detaches
+ * them again. Returns -EOPNOTSUPP if this kernel cannot run the policy.
  */
 static int profile_get_ready(const struct mmp_policy *policy)
 {
@@ -124,8 +124,8 @@ static int profile_get_ready(const struct mmp_policy *policy)
 }
 
 /*
- * Sets the policy or shadow of a point. Under mmp_lock. If *@scratch is still
- * set afterwards, the point did not need it, and the caller frees it.
+ * Sets the policy or shadow policy of a point; the caller holds mmp_lock. *@scratch is memory for
+ * the point. If the point needs it, the pointer is set to NULL; otherwise the caller frees it.
  */
 static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point point,
 			      const struct mmp_policy *policy, bool shadow, void **scratch)
@@ -136,8 +136,8 @@ static int profile_set_policy(struct mmp_profile *profile, enum mm_policy_point 
 	if (IS_ERR(new))
 		return PTR_ERR(new);
 	/*
-	 * a BPF policy may have been unloaded, or replaced by one of another
-	 * point
+	 * a BPF policy may have been unloaded since the caller found it, or replaced by one of
+	 * another point
 	 */
 	if (policy)
 		err = policy->point != point ? -EINVAL :
@@ -211,7 +211,7 @@ int mmp_set_knob(struct mmp_profile *profile, const struct mmp_knob *knob,
 	return 0;
 }
 
-/* Moves a profile to the list "gone". mmp_profile_files_sweep() removes its files later. */
+/* Marks a profile as deleted. mmp_profile_files_sweep() later removes its files and frees it. */
 static void profile_put_away(struct mmp_profile *profile)
 {
 	profile->gone = true;
@@ -331,7 +331,7 @@ struct mmp_profile *mmp_profile_new(const char *text)
  * mmp_profile_link - add a new profile to the list of profiles
  * @profile: the profile, whose files all exist
  *
- * Return: 0 or -EBUSY.
+ * Return: 0, or -EBUSY after the lease has expired.
  */
 int mmp_profile_link(struct mmp_profile *profile)
 {
@@ -369,7 +369,7 @@ int mmp_profile_delete(const char *name)
 		return -EBUSY;
 	profile_put_away(profile);
 	mmp_profiles_switch();
-	/* CPUs may have cached the profile for processes that have ended. */
+	/* CPUs may have cached the profile for processes that have ended, so drop these caches. */
 	mmp_whose_outdate_tasks();
 	return 0;
 }

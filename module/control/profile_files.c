@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The directories of profiles, with their points, policies and knobs. */
+/* The sysfs directories of profiles, with those of points, policies and knobs in them. */
 #include <linux/cleanup.h>
 #include <linux/slab.h>
 
@@ -7,7 +7,8 @@
 
 static struct kobject *profiles;
 
-DEFINE_MUTEX(mmp_files_lock);	/* taken before mmp_lock, see control.h */
+/* held to make or remove the sysfs files of profiles; taken before mmp_lock */
+DEFINE_MUTEX(mmp_files_lock);
 
 static struct attribute policy_attr = { .name = "policy", .mode = 0644 };
 static struct attribute shadow_attr = { .name = "shadow", .mode = 0644 };
@@ -113,7 +114,10 @@ static const struct kobj_type dir_type = {
 	.release = files_dir_release,
 };
 
-/* Makes a directory with knobs. @profile owns the directory even if adding files failed. */
+/*
+ * Makes the sysfs directory @name with a file for each knob. @profile owns the directory even if
+ * adding files failed.
+ */
 static struct mmp_dir *files_add_dir(struct mmp_profile *profile, struct kobject *parent,
 				     enum mm_policy_point point, const char *name,
 				     const struct mmp_knob *knob, unsigned int nr_knobs)

@@ -10,8 +10,8 @@
 #include "control.h"
 
 /*
- * Allocates the scratch memory that a point needs with @policy. Called before
- * mmp_lock is taken, so that other writers do not wait for reclaim.
+ * Allocates the scratch memory that a point needs with @policy. Returns NULL if it needs none or
+ * memory is short. Called before mmp_lock is taken, so that other writers do not wait for reclaim.
  */
 void *mmp_scratch_make(enum mm_policy_point point, const struct mmp_policy *policy)
 {

@@ -24,8 +24,9 @@
 #include "control.h"
 
 static DEFINE_MUTEX(state_lock);
-static unsigned int resets;	/* resets in progress; under state_lock */
-static const char *state_before;	/* shown during a reset; under state_lock */
+static unsigned int resets;	/* number of resets in progress; under state_lock */
+/* text of the file "state" during a reset; under state_lock */
+static const char *state_before;
 static bool expiry_to_do;
 
 static struct {
@@ -52,7 +53,10 @@ const char *mmp_state(void)
 	return resets ? state_before : state_now();
 }
 
-/* Prints the file "point_error". Context: may sleep, but waits for no writer. */
+/*
+ * Prints the text of the sysfs file "point_error": the point and its last error, or an empty line.
+ * Context: may sleep, but waits for no writer.
+ */
 ssize_t mmp_point_error(char *buf)
 {
 	guard(mutex)(&state_lock);
@@ -129,7 +133,7 @@ static void reset_end(void)
 }
 
 /**
- * mmp_reset - restore the state after load
+ * mmp_reset - restore the state that the module had after it was loaded
  *
  * Context: may sleep; not in a write to a file of a profile.
  */
@@ -145,8 +149,8 @@ void mmp_reset(void)
 }
 
 /*
- * Second half of a reset: restores the settings. It runs in a worker because it
- * waits for mmp_lock, and an expiry must not wait.
+ * Second half of the reset after the lease has expired: restores the settings. It runs in a worker,
+ * because it waits for mmp_lock, and the first half must not wait for that.
  */
 static void reset_tidy(struct work_struct *work)
 {
@@ -161,7 +165,7 @@ static void reset_tidy(struct work_struct *work)
 static DECLARE_WORK(tidying, reset_tidy);
 
 /**
- * mmp_reset_on_expiry - restore the state after load when the lease has expired
+ * mmp_reset_on_expiry - return all points to stock when the lease has expired
  * @ms: length of the lease in ms
  *
  * Context: may sleep, but never takes mmp_lock.
@@ -200,14 +204,17 @@ void mmp_reset_on_loss(enum mm_policy_point point, const char *why)
 	point_error_set(point, why);
 }
 
-/* First half of the reset at unload. Also refuses all writes from now on. */
+/* First half of the reset at unload: turns all hooks off, and refuses all writes from now on. */
 void mmp_reset_for_good(void)
 {
 	mmp_latch(true);
 	reset_begin();
 }
 
-/* Second half of the reset at unload, when no writer and no lease is left. */
+/*
+ * Second half of the reset at unload: restores the settings. By now, no write to a file is running,
+ * and no lease can expire.
+ */
 void mmp_reset_exit(void)
 {
 	flush_work(&tidying);

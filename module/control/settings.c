@@ -24,14 +24,18 @@ static void settings_place_knobs(struct mmp_knob *knobs, unsigned int nr)
 		(knobs++)->slot = nr_slots++;
 }
 
-/* Assigns each knob and each counter its index. */
+/*
+ * Assigns each knob its index in mmp_settings.values, and each counter its index in the counters of
+ * a profile.
+ */
 static void settings_place_all(void)
 {
 	struct mmp_policy *policy;
 	int i;
 
 	/*
-	 * The counters of point 0 must come first, as its code uses no offset.
+	 * The counters of anon_order (point 0) must come first, as its code finds them without an
+	 * offset.
 	 */
 	for (i = 0; i < MM_POLICY_POINTS; i++) {
 		struct mmp_point *point = mmp_parts->points[i];

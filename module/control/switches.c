@@ -22,11 +22,12 @@ static DEFINE_MUTEX(switches_lock);
 static unsigned long hooks_on;
 /* bitmap of points whose hooks a policy needs; under switches_lock */
 static unsigned long hooks_wanted;
-/* points whose hooks stay on without a policy; under mmp_lock */
+/* bitmap of points whose hooks stay on without a policy; under mmp_lock */
 static unsigned long hooks_held;
-/* resets in progress, during which hooks stay off; under switches_lock */
+/* number of resets in progress, during which all hooks stay off; under switches_lock */
 static unsigned int halts;
-static unsigned long points_ready;	/* points whose switched(true) was called; under mmp_lock */
+/* bitmap of points that a profile uses (switched(true) was called); under mmp_lock */
+static unsigned long points_ready;
 
 static unsigned int wait_ms = 400;
 module_param(wait_ms, uint, 0644);

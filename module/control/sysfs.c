@@ -138,7 +138,8 @@ static int points_init(void)
 	return err;
 }
 
-static struct kobj_attribute *policy_attrs;	/* in the order of mmp_parts->policies */
+/* a file for each policy, in the order of mmp_parts->policies */
+static struct kobj_attribute *policy_attrs;
 
 static ssize_t mmp_policy_show(struct kobject *kobj, struct kobj_attribute *attr,
 			       char *buf)

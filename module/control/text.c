@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Parses text that is written to files: a number, a binding, a name. */
+/*
+ * Parses text that is written to sysfs files: a number, a binding, the name of
+ * a profile.
+ */
 #include <linux/ctype.h>
 #include <linux/errno.h>
 #include <linux/kstrtox.h>
@@ -62,8 +65,9 @@ int mmp_parse_binding(const char *buf, size_t count, bool *off, u64 *number)
 int mmp_parse_name(const char *buf, char *name, size_t size)
 {
 	/*
-	 * Names that no profile may have: "none" stands for no arm, and the
-	 * others are files in the directory of profiles.
+	 * Names that no profile may have: "none" means that an arm of the
+	 * experiment has no profile, and the others are files in the directory
+	 * of profiles.
 	 */
 	static const char *const taken[] = {
 		"none", "create", "delete", "experiment", "measure"

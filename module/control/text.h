@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Parses text that is written to files. Plain C, which the unit tests also
- * compile in user space.
+ * Parses text that is written to sysfs files. Plain C, which the unit tests
+ * also compile in user space.
  */
 #ifndef MMPOLICY_TEXT_H
 #define MMPOLICY_TEXT_H

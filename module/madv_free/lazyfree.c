@@ -19,14 +19,17 @@
 
 #include "lazyfree.h"
 
-/* Layout of an entry of &mmp_lazy.areas: address, number of the last change, pages. */
+/*
+ * Layout of an entry of &mmp_lazy.areas, from high to low bits: address of the area, number of its
+ * last change, number of its lazily freed pages.
+ */
 #define AREA_MASK	(~(MMP_AREA_SIZE - 1UL))
 #define CHANGE_SHIFT	10
 #define COUNT_MASK	(BIT(CHANGE_SHIFT) - 1)
 
 /*
- * Adds @pages to the sums of the process and of its group. A process without a
- * group is no longer tracked.
+ * Adds @pages, which may be negative, to the sums of lazily freed pages of the process and of its
+ * group. A process without a group is no longer tracked.
  */
 static void lazy_account(struct mmp_lazy *lazy, long pages)
 {
@@ -72,8 +75,8 @@ static bool lazy_is_busy(struct mmp_lazy *lazy, unsigned long area)
 }
 
 /*
- * Removes an area that has no lazily freed pages. Clears the bit of its set if
- * the set is empty now.
+ * Removes an area without lazily freed pages from the table. If its set is empty now, clears the
+ * bit of the set in the bitmap of used sets.
  */
 static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 {
@@ -87,8 +90,8 @@ static void lazy_clear_area(struct mmp_lazy *lazy, unsigned int index)
 }
 
 /*
- * Recounts an area while the lock is dropped. Returns false, without a change,
- * if another task has changed the area or the pages could not be counted.
+ * Recounts the lazily freed pages of an area, with the lock dropped. Returns false, without a
+ * change, if another task has changed the area or the pages could not be counted.
  */
 static bool lazy_count_anew(struct mmp_lazy *lazy, unsigned int index)
 {
@@ -147,8 +150,8 @@ unsigned int mmp_lazy_recount(struct mmp_lazy *lazy, unsigned int index, unsigne
 }
 
 /*
- * Recounts an area for a call, and deducts the cost from @looks, the number of
- * page table entries that the call may still read.
+ * Recounts an area on behalf of a madvise() call, and deducts the cost from *@looks, the number of
+ * page table entries that the call may still read. Returns true if the area was recounted.
  */
 static bool lazy_pay_to_look_at(struct mmp_lazy *lazy, unsigned int index,
 				unsigned long *looks)
@@ -167,7 +170,7 @@ static bool lazy_can_pay(unsigned long looks)
 }
 
 /*
- * Recounts the next area in turn, if @looks covers its page table entries.
+ * Recounts the next area in turn, if the call may still read enough page table entries (*@looks).
  * Returns false if no area was recounted.
  */
 static bool lazy_look_on(struct mmp_lazy *lazy, unsigned long *looks)
@@ -198,8 +201,8 @@ static unsigned int lazy_set_of(unsigned long area)
 }
 
 /*
- * Returns the index of an area, or a free index in its set; -1 if the set is
- * full.
+ * Returns the index of an area in the table, or a free index in the set that the area hashes to; -1
+ * if it is not in the table and the set is full.
  */
 static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 {
@@ -215,8 +218,9 @@ static int lazy_find(const struct mmp_lazy *lazy, unsigned long area)
 }
 
 /*
- * Like lazy_find(), but if the set is full, recounts its areas until one of
- * them becomes empty.
+ * Returns the index of an area in the table, or a free index for it. If its set is full, recounts
+ * areas of the set until one becomes empty, which frees its index. Returns -1 if none does, or if
+ * *@looks allows no more recounts.
  */
 static int lazy_index_of(struct mmp_lazy *lazy, unsigned long area, unsigned long *looks)
 {
@@ -345,8 +349,8 @@ void mmp_lazy_count(const struct mmp_lazy *lazy, const struct mmp_lazy_call *cal
 }
 
 /*
- * Implements mmp_lazy_ask() for a call that has a slot in @lazy and may read
- * @looks page table entries in recounts.
+ * Implements mmp_lazy_ask() for a call that gets the slot @place in @lazy, and may read *@looks
+ * page table entries in recounts.
  */
 static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 				     struct mmp_lazy_call *place,
@@ -356,8 +360,8 @@ static enum mmp_lazy_answer lazy_ask(struct mmp_lazy *lazy, const struct mmp_laz
 	if (!lazy_reserve(lazy, count->pages, limit, looks))
 		return MMP_ANSWER_LIMIT;
 	/*
-	 * The call is stored before its pages are added, as other tasks may
-	 * recount areas in between.
+	 * The call is stored before its pages are added: other tasks may recount areas in between,
+	 * and must skip those of a running call.
 	 */
 	*place = *call;
 	if (lazy_add_call(lazy, call, count, looks))

@@ -29,23 +29,26 @@
 #define MMP_LAZY_CALLS	64
 
 /*
- * Page table entries that a call may read in recounts, for each page it frees.
+ * Page table entries that an MADV_FREE call may read to recount areas, for each page that it frees.
  */
 #define MMP_LAZY_LOOKS		16
-/* Page table entries that one call may examine at most: those of 20 areas. */
+/* Page table entries that one MADV_FREE call may examine at most: those of 20 areas. */
 #define MMP_LAZY_MAX_LOOKS	(20 * MMP_AREA_PAGES)
-/* A call counts mapped pages in the first 20 areas of its range only. */
+/*
+ * An MADV_FREE call counts the mapped pages in the first 20 areas of its range; each page table
+ * beyond them counts as full.
+ */
 #define MMP_LAZY_COUNTED	20
 /*
- * Areas and holes that one call may walk through. The kernel frees the range of
- * a longer call at once.
+ * Areas and holes that one MADV_FREE call may walk through. The kernel frees the range of a longer
+ * call at once.
  */
 #define MMP_LAZY_MAX_STEPS	2048
-/* Count of an area that could not be counted. */
+/* Returned in place of a number of pages if the pages of an area could not be counted. */
 #define MMP_LAZY_UNKNOWN	(~0UL)
 /*
- * Most page tables that the worker examines to recount processes in one pass,
- * each quarter of a second. Each process counts as one more.
+ * Most page tables that the worker examines to recount processes in one pass, each quarter of a
+ * second. Each process counts as one more page table.
  */
 #define MMP_KEEPER_TABLES	1024U
 /*

@@ -30,7 +30,7 @@ static noinline bool pages_is_moving(pte_t pte)
 	return !pte_none(pte) && mmp_is_moving(pte);
 }
 
-/* Pages to count: all mapped pages, or only some of them. */
+/* Pages to count: all mapped pages, only the lazily freed ones, or only the pinned ones. */
 enum pages { MAPPED, LAZY, PINNED };
 
 static __always_inline bool pages_counts_page(const struct page *page, bool dirty,
@@ -42,8 +42,8 @@ static __always_inline bool pages_counts_page(const struct page *page, bool dirt
 }
 
 /*
- * Returns true if the page of an entry counts as @which. A page under migration
- * is never pinned.
+ * Returns true if the page behind a page table entry counts: as mapped, lazily freed or pinned, as
+ * @which says. A page under migration is never pinned.
  */
 static __always_inline bool pages_counts(pte_t pte, enum pages which)
 {

@@ -10,12 +10,17 @@
 #include "pages.h"
 #include "recount.h"
 
-/* Most page tables examined before mmap_lock is dropped. */
+/*
+ * The worker examines at most this many page tables before it drops mmap_lock.
+ */
 #define TABLES_AT_ONCE	16U
 
 static bool stopping;
 
-/* Adds the lazily freed pages of the next @tables areas; under mmap_lock. */
+/*
+ * Adds the lazily freed pages of the next @tables areas to the counts of a
+ * process that was not counted before. The caller holds mmap_lock.
+ */
 static void recount_some_new(struct tracked *t, unsigned int tables)
 {
 	struct mm_struct *mm = t->lazy.mm;
@@ -76,7 +81,10 @@ void mmp_recount_new(struct tracked *t, unsigned int *tables)
 	mmput_async(mm);
 }
 
-/* Recounts some areas from @index on; under mmap_lock. */
+/*
+ * Recounts at most TABLES_AT_ONCE areas from @index on, and deducts them from
+ * *@tables. Returns the area to continue with. The caller holds mmap_lock.
+ */
 static unsigned int recount_some(struct tracked *t, unsigned int index, unsigned int *tables)
 {
 	unsigned int some = min(*tables, TABLES_AT_ONCE), left = some;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* An address space tracked by tracked.c, and the progress of its counts. */
+/*
+ * An address space whose lazily freed pages tracked.c counts, and the progress
+ * of its counts.
+ */
 #ifndef MMPOLICY_RECOUNT_H
 #define MMPOLICY_RECOUNT_H
 

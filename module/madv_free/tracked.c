@@ -69,8 +69,8 @@ static bool tracked_call_ended(u32 pid)
 }
 
 /*
- * Counts the lazily freed pages of an area. Drops the lock, as other tasks of
- * the process need it.
+ * Counts the lazily freed pages of an area. Drops the lock of the counts to do so, as other tasks
+ * of the process need the lock.
  */
 static unsigned long tracked_lazy(struct mmp_lazy *lazy, unsigned long start)
 {
@@ -99,7 +99,10 @@ static struct tracked *tracked_find(const struct mm_struct *mm)
 	return NULL;
 }
 
-/* Moves the counts of @t to the current cgroup of its process. */
+/*
+ * Charges the lazily freed pages of process @t to its current cgroup, if it has moved to another
+ * one.
+ */
 static void tracked_regroup(struct tracked *t)
 {
 	struct mem_cgroup *memcg = get_mem_cgroup_from_mm(t->lazy.mm);
@@ -149,8 +152,8 @@ static struct tracked *tracked_new(struct mm_struct *mm)
 }
 
 /*
- * Returns the state of @mm; allocates it, charged to the process, if there is
- * none yet. Returns NULL if memory is short.
+ * Returns the counts of lazily freed pages of @mm. If there are none yet, allocates them, charged
+ * to the process; returns NULL if memory is short.
  */
 static struct tracked *tracked_get(struct mm_struct *mm)
 {
@@ -176,8 +179,8 @@ static struct tracked *tracked_get(struct mm_struct *mm)
 }
 
 /*
- * Counts new processes within a budget. Returns true if a process is left that
- * is not counted yet.
+ * Counts the lazily freed pages of processes that were not counted yet, in at most NEW_TABLES page
+ * tables. Returns true if such a process is left.
  */
 static bool tracked_count_unknown(void)
 {
@@ -190,7 +193,7 @@ static bool tracked_count_unknown(void)
 	while (tables && (t = list_first_entry_or_null(&all_unknown, struct tracked, listed))) {
 		list_move_tail(&t->listed, &later);
 		spin_unlock(&all_tracked_lock);
-		tables--;	/* each process costs one, even if its lock is taken */
+		tables--;	/* also if another task holds its mmap_lock */
 		mmp_recount_new(t, &tables);
 		spin_lock(&all_tracked_lock);
 		if (t->known)
@@ -202,7 +205,10 @@ static bool tracked_count_unknown(void)
 	return left;
 }
 
-/* Starts a recount of the cgroups where calls were refused, unless one is under way. */
+/*
+ * Starts a recount of the lazily freed pages in cgroups whose limit has refused an MADV_FREE call,
+ * unless such a recount is under way.
+ */
 static void tracked_begin_recount(void)
 {
 	unsigned long group;
@@ -219,15 +225,15 @@ static void tracked_begin_recount(void)
 		t->recounted_to = 0;
 }
 
-/* Returns true if @t still has areas to recount. */
+/* Returns true if the current recount has not finished process @t. */
 static bool tracked_is_recounted(const struct tracked *t)
 {
 	return t->recounted_to < MMP_LAZY_AREAS && test_bit(t->lazy.group - sums, recounted);
 }
 
 /*
- * Continues the recount. Moves processes that are not finished to the end of
- * the list, so the next pass begins with the others.
+ * Recounts lazily freed pages in the cgroups whose limit has refused a call. Moves processes that
+ * are not finished to the end of the list, so the next pass begins with the others.
  */
 static void tracked_recount(void)
 {
@@ -245,7 +251,7 @@ static void tracked_recount(void)
 			all = false;
 			break;
 		}
-		tables--;	/* each process costs one, even if its lock is taken */
+		tables--;	/* also if another task holds its mmap_lock */
 		t->recounted_to = mmp_recount(t, t->recounted_to, &tables);
 		if (tracked_is_recounted(t)) {
 			all = false;
@@ -390,7 +396,10 @@ static enum mmp_lazy_answer tracked_ask(struct tracked *t,
  */
 static bool tracked_may_ask(struct tracked *t, struct mmp_lazy_limit limit)
 {
-	/* Pairs with the store in recount_some_new(): read before the counts. */
+	/*
+	 * Pairs with the store in recount_some_new(): if @known is true, the counts that are read
+	 * afterwards are complete.
+	 */
 	return smp_load_acquire(&t->known) ||
 	       (!limit.shared && mmp_anon_pages_within(t->lazy.mm, limit.pages));
 }

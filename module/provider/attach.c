@@ -33,10 +33,11 @@ static DEFINE_SPINLOCK(attach_lock);
 static unsigned long wanted;		/* points whose hooks are requested */
 /* points whose hooks are attached, or are being detached by the worker */
 static unsigned long called;
-/* the point that the worker attaches or detaches now; -1: none */
+/* the point whose hooks the worker attaches or detaches now; -1: none */
 static int at = -1;
 static bool busy;			/* true while a request is pending or in progress */
-static int failed[MM_POLICY_POINTS];	/* errno of the last attempt */
+/* errno of the last attempt to attach the hooks of each point */
+static int failed[MM_POLICY_POINTS];
 static unsigned long opened;		/* bitmap of orders that policies may request */
 
 static void attach_wake(void)

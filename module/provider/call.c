@@ -36,8 +36,8 @@ static void *call_site(const struct mmp_call *call, int i)
 }
 
 /**
- * mmp_call_find - test whether ftrace can call from the functions
- * @call: the functions
+ * mmp_call_find - test whether ftrace can call the entry from all functions
+ * @call: the functions to hook, and their entry
  * @reason: buffer for the reason of an error
  * @size: size of @reason
  *
@@ -100,24 +100,24 @@ const char *mmp_call_missing(const struct mmp_call *call)
 	const char *missing;
 
 	/*
-	 * Pairs with mmp_call_begin(), which patches the site before it sets
-	 * @on.
+	 * Pairs with mmp_call_begin(), which patches the site before it sets @on: if @on is true,
+	 * the call must be there.
 	 */
 	if (!smp_load_acquire(&call->on))
 		return NULL;
 	missing = call_missing(call);
 	/*
-	 * Pairs with mmp_call_end(), which clears @on before it patches the
-	 * site.
+	 * Pairs with mmp_call_end(), which clears @on before it patches the site: if @on is still
+	 * true, no call was being detached.
 	 */
 	smp_rmb();
 	return READ_ONCE(call->on) ? missing : NULL;
 }
 
 /*
- * ftrace calls this if a livepatch wants one of the functions. The livepatch
- * gets it, and watch.c returns the point to stock soon; this function cannot,
- * as it runs under ftrace's lock.
+ * ftrace calls this if a livepatch wants one of the hooked functions. The livepatch gets it, and
+ * watch.c soon returns the point to stock; this function cannot do so, as it runs under ftrace's
+ * lock.
  */
 static int call_share(MMP_OPS_FUNC_ARGS)
 {
@@ -196,9 +196,9 @@ int mmp_call_begin(struct mmp_call *call)
 DEFINE_PER_CPU(long, mmp_inside);
 
 /*
- * Returns true if a task is inside an entry. No task enters now, so the
- * sum only falls. A task that leaves during the sum may still be counted, but
- * no task inside is missed.
+ * Returns true if a task is still inside an entry function of the module. The calls are detached,
+ * so no task enters now, and the sum only falls. A task that leaves during the sum may still be
+ * counted, but no task inside is missed.
  */
 static bool somebody_inside(void)
 {
@@ -222,7 +222,8 @@ void mmp_calls_wait(void)
 {
 	while (somebody_inside())
 		msleep(20);
-	synchronize_rcu_tasks();	/* these tasks must still return from the entry */
+	/* tasks that are no longer counted must still return from an entry */
+	synchronize_rcu_tasks();
 }
 
 /**
@@ -262,7 +263,10 @@ void mmp_call_end(struct mmp_call *call)
 	WRITE_ONCE(call->on, false);
 	/* Pairs with mmp_call_missing(). */
 	smp_wmb();
-	/* If other code has patched a function, ftrace would report a bug. */
+	/*
+	 * If other code has removed a call from a function, ftrace would report a bug, so do not
+	 * ask it to detach.
+	 */
 	err = call_missing(call) ? -EFAULT : call_unregister(call);
 	if (err) {
 		call_keep(call, err);

@@ -65,8 +65,8 @@ bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsig
 }
 
 /*
- * Runs in place of the hooked kernel function for a refused range; 0 is
- * SCAN_FAIL.
+ * Runs in place of the hooked kernel function for a range that the policy
+ * refuses: returns SCAN_FAIL (0), so khugepaged skips the range.
  */
 int mmp_replace_collapse(void)
 {
@@ -86,8 +86,8 @@ void mmp_collapse_later(struct vm_area_struct *vma)
 }
 
 /*
- * Resolves the kernel functions that this file calls. Context: after
- * mmp_needs_find() and mmp_call_find().
+ * Looks up the addresses of the kernel functions that this file calls. Context:
+ * after mmp_needs_find() and mmp_call_find().
  */
 void mmp_collapse_found(void)
 {

@@ -17,8 +17,9 @@ DEFINE_STATIC_CALL_NULL(mmp_compact_original, mmp_replace_compact);
 #define member(cc, type, which)	(*(type const *)((const void *)(cc) + mmp_offset[MMP_NEED_##which]))
 
 /*
- * Offset of the member that marks direct compaction. kcompactd, and compaction
- * by the administrator, may take long and are left alone.
+ * Offset in struct compact_control of the member that marks direct compaction.
+ * kcompactd, and compaction by the administrator, may take long and are left
+ * alone.
  */
 int mmp_compact_direct;
 
@@ -35,8 +36,8 @@ static bool is_put_off(const struct compact_control *cc)
 }
 
 /*
- * Asks the policy before the compaction and reports the result to it
- * afterwards, as the hook in try_to_compact_pages() does.
+ * Runs direct compaction: asks the policy before it, and reports the result to
+ * the policy afterwards, as the hook in try_to_compact_pages() does.
  */
 static enum compact_result compact_directly(struct compact_control *cc,
 					    struct capture_control *capture)
@@ -66,8 +67,8 @@ enum compact_result mmp_replace_compact(struct compact_control *cc,
 }
 
 /*
- * Resolves kernel functions and offsets. Context: after mmp_needs_find() and
- * mmp_call_find().
+ * Looks up the kernel function that this file calls, and the offset of a
+ * structure member. Context: after mmp_needs_find() and mmp_call_find().
  */
 void mmp_compact_found(void)
 {

@@ -60,16 +60,22 @@ enum mmp_need {
 
 /* Variants: differences between kernels that the module must follow */
 enum mmp_way {
-	/* the hooked function that collapses gets the address as first argument */
+	/*
+	 * the hooked function that collapses a range for khugepaged gets the address of the range
+	 * as first argument
+	 */
 	MMP_WAY_COLLAPSE_ADDRESS_FIRST,
-	MMP_WAY_NODE_RECLAIM_COUNTS,	/* node_reclaim() returns a number of pages */
-	MMP_WAY_MADVISE_IN_ONE,		/* one structure holds all arguments of madvise() */
+	/* node_reclaim() returns a number of pages, not a status */
+	MMP_WAY_NODE_RECLAIM_COUNTS,
+	/* the kernel passes all arguments of madvise() in one structure */
+	MMP_WAY_MADVISE_IN_ONE,
 };
 
 int mmp_needs_find(enum mm_policy_point point, char *reason, size_t size);
 void *mmp_found(enum mmp_need need);
 const char *mmp_found_name(enum mmp_need need);
-extern int mmp_offset[MMP_NEEDS];	/* offsets of members in bytes */
+/* offset in bytes of each structure member in needs.h */
+extern int mmp_offset[MMP_NEEDS];
 bool mmp_way(enum mmp_way way);
 
 #define MMP_FUNCTIONS	6
@@ -113,8 +119,8 @@ bool mmp_call_retry(struct mmp_call *call);
 void mmp_calls_wait(void);
 
 /*
- * Counts the tasks inside code that may sleep. SRCU would work too, but takes
- * 27 instructions where this takes two.
+ * Counts the tasks inside module code that hooked functions call and that may sleep; unload waits
+ * for them. SRCU would work too, but takes 27 instructions where this takes two.
  */
 DECLARE_PER_CPU(long, mmp_inside);
 #define mmp_call_enter()	this_cpu_inc(mmp_inside)
@@ -266,7 +272,7 @@ void mmp_thp_gfp_found(void);
 void mmp_compact_found(void);
 void mmp_madv_free_found(void);
 
-/* watch.c: checks that the functions still call their entries */
+/* watch.c: checks that the hooked functions still call their entries */
 void mmp_watch_find(struct mmp_call *const *(*calls)(enum mm_policy_point point),
 		    const struct mmp_watcher *watcher, void (*retry)(void));
 const char *mmp_watch_ftrace(void);
@@ -296,8 +302,8 @@ void mmp_attach_retry(void);
 void mmp_attach_exit(void);
 
 /*
- * In arch/: machine code of a function without the parts that differ from boot
- * to boot
+ * In arch/: pass the machine code of functions to a callback, without the parts that differ from
+ * boot to boot
  */
 typedef void (*mmp_add_fn)(const void *data, size_t size);
 void mmp_code_begin(mmp_add_fn to);
@@ -307,7 +313,10 @@ void mmp_code_add(const void *at, size_t size);
 notrace __noendbr void mmp_entry_orders(void);
 notrace __noendbr void mmp_entry_fault(void);
 
-/* In arch/: the other entries, and the functions that they call */
+/*
+ * In arch/: all entries but mmp_entry_orders() and mmp_entry_fault(), and the C functions that the
+ * entries call
+ */
 void mmp_entry_rare(void);
 void mmp_entry_huge(void);
 void mmp_entry_swapin(void);
@@ -326,7 +335,8 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 					       unsigned long why, unsigned long asked);
 notrace __noendbr unsigned long mmp_wants_fault(struct vm_fault *vmf);
 vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer);
-int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);	/* has the type of __pte_alloc() */
+/* only its type is used, for a static call: that of __pte_alloc() */
+int mmp_alloc_table(struct mm_struct *mm, pmd_t *pmd);
 bool mmp_wants_huge(struct vm_fault *vmf);
 vm_fault_t mmp_replace_huge(struct vm_fault *vmf);
 notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf);
@@ -338,7 +348,7 @@ bool mmp_refuses_collapse(unsigned long first, struct vm_area_struct *vma, unsig
 int mmp_replace_collapse(void);
 bool mmp_wants_thp_gfp(struct vm_area_struct *vma);
 gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma);
-extern u32 mmp_only_compact;	/* the flag for compaction without reclaim */
+extern u32 mmp_only_compact;	/* gfp flag for compaction without reclaim */
 unsigned long mmp_replace_reclaim(void);
 long mmp_replace_node_reclaim(void);
 int mmp_replace_charge(struct mem_cgroup *memcg, gfp_t gfp, unsigned int nr_pages);
@@ -350,8 +360,8 @@ extern int mmp_compact_direct;
 enum compact_result mmp_replace_compact(struct compact_control *cc,
 					struct capture_control *capture);
 /*
- * These have the arguments of zap_page_range_single() and
- * zap_page_range_single_batched().
+ * Only the types of mmp_zap() and mmp_zap_batched() are used, for static calls: those of
+ * zap_page_range_single() and zap_page_range_single_batched().
  */
 void mmp_zap(struct vm_area_struct *vma, unsigned long address, unsigned long size,
 	     struct zap_details *details);

@@ -185,7 +185,7 @@ notrace __noendbr struct vm_fault *mmp_note_swapin(struct vm_fault *vmf)
 	return vmf;
 }
 
-/* Returns the sizes of @asked that the policy allows for a swap-in. */
+/* Returns the orders of @asked (a bitmap) that the policy allows for a swap-in. */
 unsigned long mmp_ask_swapin(struct vm_area_struct *vma, unsigned long vm_flags,
 			     unsigned long asked)
 {
@@ -251,8 +251,8 @@ static __always_inline long pages_mapped(struct counted before, const struct mm_
 }
 
 /*
- * Returns the order of the folio that @entry maps; -1 if a fault cannot have
- * mapped it.
+ * Returns the order of the folio that @entry maps at @address; -1 if there is none, or if a fault
+ * there cannot have mapped it.
  */
 static int order_mapped(pte_t entry, unsigned long address)
 {
@@ -285,7 +285,7 @@ static __always_inline void make_ends_old(const struct vm_fault *vmf, pte_t *pte
 		mmp_make_old(pte + last);
 }
 
-/* Reports the folio that @pte maps to the policy. */
+/* Reports to the policy the folio that the page table entry at @pte maps. */
 static void tell_mapped(struct vm_fault *vmf, pte_t *pte)
 {
 	const int order = order_mapped(mmp_read_pte(pte), vmf->address);
@@ -297,9 +297,9 @@ static void tell_mapped(struct vm_fault *vmf, pte_t *pte)
 }
 
 /*
- * Reports the folio that the page table shows. The page table may have been
- * freed by now, so this locks it as the kernel does: it takes the lock and
- * reads the PMD again.
+ * Reports to the policy the folio that the page table shows for the fault. The page table may have
+ * been freed by now, so this locks it as the kernel does: it takes the lock and reads the PMD
+ * again.
  *
  * Context: preemption is off.
  */
@@ -318,12 +318,11 @@ static noinline void look_at_mapped(struct vm_fault *vmf)
 }
 
 /*
- * Reports a folio of the requested order without a look at the page table. An
- * accessed bit that is cleared by mistake, because another task has changed the
- * entry, does no harm.
+ * Reports to the policy a folio of the order that it has requested, without a look at the page
+ * table. An accessed bit that is cleared by mistake, because another task has changed the entry,
+ * does no harm.
  *
- * Context: preemption is off, so a page table that the PMD still points to is
- * not freed.
+ * Context: preemption is off, so a page table that the PMD still points to is not freed.
  */
 static __always_inline void tell_requested(struct vm_fault *vmf, int order)
 {
@@ -335,9 +334,9 @@ static __always_inline void tell_requested(struct vm_fault *vmf, int order)
 }
 
 /*
- * Reports the folio that this fault has mapped. Does nothing if another thread
- * was faster. Reads the page table only if the count of pages does not show a
- * folio of the order that the policy has requested.
+ * Reports to the policy the folio that this fault has mapped. Does nothing if another thread was
+ * faster. Reads the page table only if the count of pages does not show a folio of the order that
+ * the policy has requested.
  */
 static __always_inline void fault_mapped(struct vm_fault *vmf, struct counted before,
 					 unsigned long answer)
@@ -402,9 +401,8 @@ vm_fault_t mmp_replace_fault(struct vm_fault *vmf, unsigned long answer)
 }
 
 /*
- * Returns true if mmp_replace_huge() must run in place of the kernel function.
- * A fault that may wait for a userfaultfd must not have a frame of the module
- * on its stack.
+ * Returns true if mmp_replace_huge() must run in place of do_huge_pmd_anonymous_page(). A fault
+ * that may wait for a userfaultfd must not have a frame of the module on its stack.
  */
 bool mmp_wants_huge(struct vm_fault *vmf)
 {
@@ -425,7 +423,10 @@ static bool huge_is_wanted(const struct vm_fault *vmf)
 	return answer & BIT(PMD_ORDER);
 }
 
-/* pages_mapped() for callers that may be preempted. */
+/*
+ * Returns the number of pages that this fault has mapped, as pages_mapped(), but may be called with
+ * preemption on.
+ */
 static long pages_mapped_now(struct counted before, const struct mm_struct *mm)
 {
 	guard(preempt)();
@@ -458,7 +459,7 @@ vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
 }
 
 /*
- * Resolves the kernel functions that this file calls. Context: after
+ * Looks up the addresses of the kernel functions that this file calls. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_fault_found(void)

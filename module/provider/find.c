@@ -15,8 +15,8 @@ enum kind { HOOK, CALL, VARIABLE, MEMBER, NOTHING };
 #define MMP_NOT(have)	(MMP_HAVE_##have ? UNFIT : 0)
 
 /*
- * One of the symbols that can meet a need, and the variants (enum mmp_way) of
- * the module that are used if the kernel has that symbol.
+ * One of the kernel symbols that can meet a need (a row of needs.h), and the variants (enum
+ * mmp_way) of the module that are used if the kernel has this symbol.
  */
 struct one {
 	const char *name;
@@ -94,9 +94,9 @@ static bool take(enum mmp_need id, const struct one *one)
 }
 
 /*
- * Writes to @reason why a need is not met. If a function exists with another
- * prototype than expected, this is a better reason than a missing function, so
- * it is reported first.
+ * Writes to @reason why this kernel does not meet a need (a row of needs.h). If a function exists
+ * with another prototype than expected, this is a better reason than a missing function, so it is
+ * reported first.
  */
 static void say_why(const struct need *need, struct seq_buf *reason)
 {
@@ -180,7 +180,10 @@ void *mmp_found(enum mmp_need need)
 	return found[need].at;
 }
 
-/* Returns the name of the kernel function that meets a need; it differs between kernels. */
+/*
+ * Returns the name of the kernel function that meets a need (a row of needs.h); the name differs
+ * between kernels.
+ */
 const char *mmp_found_name(enum mmp_need need)
 {
 	return found[need].name;

@@ -28,8 +28,8 @@ u64 mmp_fingerprint;
 const char *mmp_tested;
 
 /*
- * Functions whose code is hashed. A kernel may lack some of them, because it
- * has others or because the compiler inlined them.
+ * Kernel functions whose code is part of the fingerprint. A kernel may lack
+ * some of them, because it has others or because the compiler inlined them.
  */
 static const char *const functions[] = {
 	/* Faults */
@@ -48,8 +48,8 @@ static const char *const functions[] = {
 };
 
 /*
- * Structures whose layout is hashed. An entry without a member stands for the
- * whole structure.
+ * Kernel structures whose layout is part of the fingerprint. An entry without a
+ * member stands for the whole structure.
  */
 static const struct {
 	const char *structure;
@@ -67,8 +67,8 @@ static const struct {
 };
 
 /*
- * Hashes one more part. The hash so far is the key of the next one, so all
- * parts and their order count.
+ * Adds @size bytes to the fingerprint. The hash so far is the key of the next
+ * one, so all parts and their order count.
  */
 static void add(const void *data, size_t size)
 {
@@ -89,7 +89,10 @@ static void add_member(const char *name, const char *type, unsigned int bits)
 	add(&bits, sizeof(bits));
 }
 
-/* Returns the number of bytes from @at to the end of its function. */
+/*
+ * Returns the number of bytes from @at to the end of its function; 0 if that is
+ * not known.
+ */
 static size_t code_left(const void *at)
 {
 	static char text[KSYM_SYMBOL_LEN];
@@ -104,8 +107,8 @@ static size_t code_left(const void *at)
 static void add_functions(void)
 {
 	/*
-	 * Code is patched under this lock, so it is consistent while the lock
-	 * is held.
+	 * The kernel patches its code under this lock, so the code is
+	 * consistent while the lock is held.
 	 */
 	struct mutex *patching = mmp_symbol("text_mutex");
 	char prototype[128];

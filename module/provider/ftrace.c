@@ -17,7 +17,7 @@
 
 const char *const mmp_provider = "ftrace";
 
-#define CALLS	5	/* calls of one point, and a terminating NULL */
+#define CALLS	5	/* most calls of one point, and a terminating NULL */
 
 #ifdef MMP_FOLDS
 #define CALL_OF_FOLDS	(&mmp_call_fold)
@@ -106,7 +106,7 @@ const char *mmp_provider_lacks(enum mm_policy_point point)
 	return mmp_watch_ftrace();
 }
 
-/* Returns a reason that rules out all points on this kernel, or NULL. */
+/* Returns why no point is available on this kernel, or NULL if nothing rules out all points. */
 static const char *ruled_out(void)
 {
 	if (IS_ENABLED(CONFIG_LTO_CLANG))
@@ -248,7 +248,8 @@ void mm_policy_unregister(const struct mm_policy_ops *ops)
 		mm_policy_enable(ops, point, false);
 	mmp_attach_exit();
 	mmp_watch_exit();
-	mmp_attach_exit();	/* the last check may have queued another attempt */
+	/* the last check of watch.c may have queued another attempt to detach */
+	mmp_attach_exit();
 	if (retry_calls()) {
 		pr_emerg("ftrace still calls the module, so it cannot be unloaded before a reboot\n");
 		for (;;)

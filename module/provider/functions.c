@@ -8,7 +8,7 @@ static struct mmp_function functions[32];
 static enum mm_policy_point looking_for;
 static int nr_functions;
 
-/* Starts the list of @point: functions added from now on belong to it. */
+/* Selects @point: mmp_functions_add() adds kernel functions to its list from now on. */
 void mmp_functions_begin(enum mm_policy_point point)
 {
 	looking_for = point;
@@ -20,7 +20,10 @@ void mmp_functions_add(const char *name)
 		functions[nr_functions++] = (struct mmp_function){ looking_for, name };
 }
 
-/* Removes the functions of the current point, as the point is unavailable. */
+/*
+ * Empties the list of the point selected by mmp_functions_begin(), because the point is
+ * unavailable.
+ */
 void mmp_functions_drop(void)
 {
 	while (nr_functions && functions[nr_functions - 1].point == looking_for)

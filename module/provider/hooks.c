@@ -60,7 +60,10 @@ ssize_t mmp_provider_blockers(char *buf)
 	return 0;
 }
 
-/* Does nothing: the hooks offer all orders to the policy. */
+/*
+ * Does nothing: a kernel with the hooks asks the policy about all orders, also
+ * those that sysfs does not enable.
+ */
 void mmp_provider_orders(unsigned long orders)
 {
 }

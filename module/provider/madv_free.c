@@ -18,8 +18,8 @@ struct mmp_call mmp_call_madv_free = {
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_original, mmp_replace_madv_free);
 
 /*
- * Kernel functions behind MADV_DONTNEED. The second is for kernels that pass
- * all arguments of madvise() in one structure; they gather all pages that the
+ * Kernel functions that free the pages of a range for MADV_DONTNEED. The second one is for kernels
+ * that pass all arguments of madvise() in one structure; these kernels gather all pages that the
  * call frees, and flush the TLB once.
  */
 DEFINE_STATIC_CALL_NULL(mmp_madv_free_zap, mmp_zap);
@@ -98,7 +98,10 @@ static void zap(const struct madvise_call *call)
 		static_call(mmp_madv_free_zap)(call->vma, call->start, size, NULL);
 }
 
-/* Frees at once, with the checks that madvise_dontneed_free() makes for MADV_DONTNEED. */
+/*
+ * Runs in place of the hooked kernel function: frees the range at once, with the checks that
+ * madvise_dontneed_free() makes for MADV_DONTNEED, and leaves an empty range to the kernel.
+ */
 bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 			   int behavior)
 {
@@ -116,7 +119,7 @@ bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 }
 
 /*
- * Resolves the kernel functions that this file calls. Context: after
+ * Looks up the addresses of the kernel functions that this file calls. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_madv_free_found(void)

@@ -38,7 +38,7 @@ MMP_HOOK(ANON_ORDER, orders, MMP_ALWAYS,
 	 "long unsigned int(vm_area_struct*, long unsigned int, long unsigned int, long unsigned int)",
 	 MMP_NOT(TVA_TYPE) })
 
-/* Sizes that sysfs enables, and khugepaged */
+/* Variables and functions for the sizes that sysfs enables, and for khugepaged */
 MMP_VARIABLE(ANON_ORDER, always, MMP_ALWAYS, { "huge_anon_orders_always" })
 MMP_VARIABLE(ANON_ORDER, madvise, MMP_ALWAYS, { "huge_anon_orders_madvise" })
 MMP_VARIABLE(ANON_ORDER, inherit, MMP_ALWAYS, { "huge_anon_orders_inherit" })
@@ -74,7 +74,10 @@ MMP_HOOK(ANON_ORDER, try_fold, MMP_ALWAYS,
 	 { "__contpte_try_fold", "void(mm_struct*, long unsigned int, pte_t*, pte_t)" })
 #endif
 
-/* Flags of the allocation of a large folio, and reclaim */
+/*
+ * Functions that choose the flags to allocate a large folio, that reclaim, or that charge memory to
+ * a cgroup
+ */
 MMP_HOOK(THP_GFP, thp_gfp, MMP_ALWAYS, { "vma_thp_gfp_mask", "gfp_t(vm_area_struct*)" })
 MMP_HOOK(THP_GFP, reclaim, MMP_ALWAYS,
 	 { "try_to_free_pages", "long unsigned int(zonelist*, int, gfp_t, nodemask_t const*)" },

@@ -20,8 +20,8 @@ struct mmp_call mmp_call_orders = {
 };
 
 /*
- * Returns the sizes allowed outside of faults. MADV_COLLAPSE ignores the sizes
- * that sysfs enables.
+ * Returns the ones of the orders @asked (a bitmap) that are allowed outside of
+ * faults. MADV_COLLAPSE ignores the sizes that sysfs enables.
  */
 static unsigned long orders_elsewhere(struct vm_area_struct *vma, unsigned long vm_flags,
 				      unsigned long why, unsigned long asked)
@@ -53,8 +53,8 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 }
 
 /*
- * Resolves the needs of all files of the point. Context: after mmp_needs_find()
- * and mmp_call_find().
+ * Looks up the kernel functions and variables that the files of the point
+ * anon_order use. Context: after mmp_needs_find() and mmp_call_find().
  */
 void mmp_orders_found(void)
 {

@@ -53,7 +53,8 @@ static const struct btf_type *btf_next(const struct btf_type *type)
 }
 
 /*
- * Numbers all types. Type 0 is void. Returns false for a type of unknown kind.
+ * Fills types[], so that each BTF type can be found by its number. Type 0 is void. Returns false
+ * for a type of unknown kind, as the types after it cannot be found.
  */
 static bool btf_number_types(void)
 {
@@ -94,7 +95,7 @@ void mmp_prototypes_exit(void)
 	nr_types = 0;
 }
 
-/* Prints a type as in C, from the inside to the outside: "char const*". */
+/* Prints the type with this BTF number as in C, with const after the type: "char const*". */
 static void btf_print(struct seq_buf *s, u32 number)
 {
 	static const char *const after[NR_BTF_KINDS] = {

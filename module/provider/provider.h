@@ -10,7 +10,7 @@
 
 #include "../compat.h"
 
-/* Name of the provider, for the sysfs file "provider". */
+/* Name of the provider, "ftrace" or "hooks", for the sysfs file "provider". */
 extern const char *const mmp_provider;
 
 /*
@@ -69,8 +69,8 @@ void mmp_provider_hook(enum mm_policy_point point);
 void mmp_provider_unhook(enum mm_policy_point point);
 
 /*
- * Returns true if the hooks of a point are attached, so it can be enabled.
- * Context: any.
+ * Returns true if the hooks of a point are attached, so that the point can be
+ * enabled. Context: any.
  */
 bool mmp_provider_hooked(enum mm_policy_point point);
 
@@ -94,8 +94,8 @@ bool mmp_provider_detaching(void);
 int mmp_provider_wait_for(enum mm_policy_point point, unsigned int ms);
 
 /*
- * Waits until all requests are done, at most @ms. Context: as for
- * mmp_provider_wait_for().
+ * Waits at most @ms milliseconds until all requested hooks are attached or
+ * detached. Context: as for mmp_provider_wait_for().
  */
 void mmp_provider_wait(unsigned int ms);
 

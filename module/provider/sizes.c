@@ -23,7 +23,8 @@
 #include "direct.h"
 
 #define SIZES	THP_ORDERS_ALL_ANON
-#define KEPT	32	/* bit of order 0 in the upper bits, which stand for no order */
+/* bit of order 0 in the upper bits, which the kernel does not use for any order */
+#define KEPT	32
 
 enum { ALWAYS, MADVISE, INHERIT, MODES };
 
@@ -33,20 +34,24 @@ static unsigned long *global;		/* the kernel's transparent_hugepage_flags */
 static struct task_struct **khugepaged;	/* pointer to the thread, NULL if it does not run */
 
 /* The following variables are changed under enabled_lock. */
-/* values of the kernel's variables when they last equalled the kept settings */
+/*
+ * orders that each of the kernel's variables enabled when they last equalled the administrator's
+ * settings in its upper bits
+ */
 static unsigned long copied[MODES];
 static unsigned long opened;		/* bitmap of the orders enabled for policies */
-/* true while the administrator's settings are kept in the upper bits */
+/* true while the upper bits of the kernel's variables keep the administrator's settings */
 static bool kept;
-static bool closed;			/* true once every task sees that no size is open */
+/* true once every task sees that no size is enabled for policies */
+static bool closed;
 static unsigned int looking;		/* number of running calls of start_stop_khugepaged() */
 
 static struct thpsize kept_sizes[PMD_ORDER + 1];
 
 /*
- * Sizes that the administrator allows, without and with MADV_HUGEPAGE: bitmaps
- * of orders. While no settings are kept in the upper bits, all bits are set
- * here, so only the kernel's variables decide.
+ * Sizes that the administrator allows, without and with MADV_HUGEPAGE: bitmaps of orders. While no
+ * settings are kept in the upper bits of the kernel's variables, all bits are set here, so only
+ * these variables decide.
  */
 unsigned long mmp_admin_sizes[2] __read_mostly = { ~0UL, ~0UL };
 
@@ -54,8 +59,8 @@ DEFINE_STATIC_CALL_NULL(mmp_khugepaged_original, mmp_replace_khugepaged);
 DEFINE_STATIC_CALL_NULL(mmp_khugepaged_look, mmp_replace_khugepaged);
 
 /*
- * Makes anon_enabled_show() and anon_enabled_store() use bit 32 + order, where
- * the administrator's setting is kept.
+ * While policies decide, makes anon_enabled_show() and anon_enabled_store(), which serve the sysfs
+ * files, use bit 32 + order, where the administrator's setting is kept.
  */
 struct kobject *mmp_ask_thpsize(struct kobject *kobj)
 {
@@ -96,8 +101,8 @@ static unsigned long enabled_changed(unsigned long (*now)(int mode))
 }
 
 /*
- * Writes the administrator's settings and the open sizes to the kernel's
- * variables.
+ * Writes the administrator's settings, and the open sizes (those enabled for policies), to the
+ * kernel's variables.
  */
 static void enabled_apply(void)
 {
@@ -109,8 +114,8 @@ static void enabled_apply(void)
 }
 
 /*
- * The kernel's variables and the kept settings are two copies. If one of them
- * was written to, updates the other.
+ * The kernel's variables hold the administrator's settings twice: in their lower bits, which the
+ * kernel reads, and in their upper bits. If one copy was written to, updates the other.
  */
 static void enabled_sync(void)
 {
@@ -125,7 +130,10 @@ static void enabled_sync(void)
 	}
 }
 
-/* Computes the sizes that the kernel would allow in a fault: without and with MADV_HUGEPAGE. */
+/*
+ * Sets @given to the orders (a bitmap) that the kernel would allow in a fault with the settings
+ * that @of returns: without and with MADV_HUGEPAGE.
+ */
 static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 {
 	unsigned long flags = READ_ONCE(*global);
@@ -139,9 +147,8 @@ static void given_by(unsigned long (*of)(int mode), unsigned long given[2])
 }
 
 /*
- * Updates mmp_admin_sizes after each change of the settings. Once every task
- * sees that no size is open, sets all its bits, so only the kernel's variables
- * decide.
+ * Updates mmp_admin_sizes after each change of the administrator's settings. Once every task sees
+ * that no size is enabled for policies, sets all its bits, so only the kernel's variables decide.
  */
 static void given_renew(void)
 {
@@ -206,9 +213,9 @@ static void looking_ends(void)
 }
 
 /*
- * Runs in place of start_stop_khugepaged(), which the kernel calls after each
- * write to a file of sizes. Closes the open sizes of khugepaged in the
- * meantime.
+ * Runs in place of start_stop_khugepaged(), which the kernel calls after each write to a sysfs file
+ * of sizes. During the call, the sizes of khugepaged that are enabled for policies are disabled, so
+ * that only the administrator's settings start or stop it.
  */
 int mmp_replace_khugepaged(void)
 {
@@ -243,7 +250,7 @@ static void khugepaged_repair(unsigned long (*of)(int mode))
 }
 
 /*
- * Resolves the kernel's variables and functions. Context: after
+ * Looks up the kernel's variables and functions that this file uses. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_sizes_found(void)
@@ -263,7 +270,8 @@ void mmp_sizes_found(void)
 }
 
 /**
- * mmp_sizes_set_aside - copy the enabled settings to the upper bits
+ * mmp_sizes_set_aside - keep a copy of the administrator's settings in the upper
+ * bits of the kernel's variables
  *
  * Context: once the sysfs files call the module, as they change the kernel's
  * settings until then; takes a spinlock.
@@ -285,13 +293,14 @@ void mmp_sizes_set_aside(void)
 }
 
 /**
- * mmp_sizes_ready - prepare for mmp_sizes_open()
+ * mmp_sizes_ready - adopt late writes to the sysfs files, so that
+ * mmp_sizes_open() may be called
  *
  * Context: when all calls of the point are attached; may sleep.
  */
 void mmp_sizes_ready(void)
 {
-	/* writes to the sysfs files that began before the attach must end */
+	/* wait for writes to the sysfs files that began before the files called the module */
 	synchronize_rcu_tasks();
 	mmp_sizes_follow();
 	khugepaged_repair(enabled_kept);

@@ -39,7 +39,10 @@ DEFINE_STATIC_CALL_NULL(mmp_charge_original, mmp_replace_charge);
 
 u32 mmp_only_compact = (__force u32)__GFP_ONLY_COMPACT;
 
-/* Runs in place of direct reclaim: returns that no page was reclaimed. */
+/*
+ * Runs in place of a function for direct reclaim, for an allocation that must
+ * not reclaim: returns that no page was reclaimed.
+ */
 unsigned long mmp_replace_reclaim(void)
 {
 	return 0;
@@ -89,7 +92,10 @@ bool mmp_wants_thp_gfp(struct vm_area_struct *vma)
 	return vma && vma_is_anonymous(vma);
 }
 
-/* Asks the policy for the flags, as the hook in vma_thp_gfp_mask() does. */
+/*
+ * Runs in place of vma_thp_gfp_mask(): asks the policy for the allocation flags
+ * of a large folio, as the hook in this function does.
+ */
 gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 {
 	gfp_t gfp = static_call(mmp_thp_gfp_original)(vma);
@@ -99,8 +105,8 @@ gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 }
 
 /*
- * Resolves the kernel functions that this file calls. Context: after
- * mmp_needs_find() and mmp_call_find().
+ * Looks up the addresses of the kernel functions that this file calls. Context:
+ * after mmp_needs_find() and mmp_call_find().
  */
 void mmp_thp_gfp_found(void)
 {

@@ -73,8 +73,9 @@ static const char *what_is_wrong(const struct mmp_call *call)
 }
 
 /*
- * Checks the calls of a point. If one is lost, closes the open sizes before it
- * reports that, as closing does not wait.
+ * Checks that the hooked functions of a point still call the module. If a call
+ * is lost, first disables the sizes that are enabled for policies, which needs
+ * no wait, and then reports the loss.
  */
 static void watch_point(enum mm_policy_point point)
 {

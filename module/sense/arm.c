@@ -30,8 +30,8 @@ static u64 arm_hash_of(const struct mmp_experiment *e, const struct task_struct 
 }
 
 /*
- * Adds a unit to the set of units unless the set has it already. Usually the
- * first slot read shows that.
+ * Adds a unit (a process or a cgroup) to the set of units that had a fault,
+ * unless the set has it already. Usually the first slot read shows that.
  */
 static void arm_note_unit(struct mmp_units *units, u64 hash, enum mmp_arm arm)
 {

@@ -96,9 +96,8 @@ void mmp_available_watch(bool on)
 }
 
 /*
- * Returns the share available on this CPU's node if @vma may use the node and
- * the share is at least @enough. If not, returns the highest share of all
- * allowed nodes.
+ * Returns the share of memory (in 1/1000) available on this CPU's node if @vma may use the node and
+ * the share is at least @enough. If not, returns the highest share of all allowed nodes.
  */
 static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigned int enough)
 {
@@ -118,8 +117,8 @@ static unsigned int available_on_nodes(const struct vm_area_struct *vma, unsigne
 
 #ifdef CONFIG_MEMCG
 /*
- * Returns the pages below a limit, plus half of the file pages, which reclaim
- * takes first.
+ * Returns the pages that a cgroup can still get: those below its limit, plus half of its file
+ * pages, which reclaim takes first.
  */
 static unsigned long available_below(struct mem_cgroup *memcg, unsigned long limit)
 {
@@ -128,8 +127,8 @@ static unsigned long available_below(struct mem_cgroup *memcg, unsigned long lim
 }
 
 /*
- * Returns the lowest share available among the cgroup of @mm and its ancestors.
- * Lowers @pages to the pages that their limits leave.
+ * Returns the lowest share of a memory limit (in 1/1000) that is available among the cgroup of @mm
+ * and its ancestors. Lowers *@pages to the pages that their limits leave.
  */
 static unsigned int available_in_cgroup(const struct mm_struct *mm, unsigned long *pages)
 {
@@ -255,9 +254,9 @@ void mmp_available_take(unsigned long pages)
 }
 
 /*
- * Checks whether memory is ample, after mmp_plenty() has returned false. Caches
- * a part of the spare memory for this CPU, unless that part is less than
- * @pages.
+ * Returns true if memory is ample: after @pages more, at least @enough stays available. Called
+ * after mmp_plenty() has returned false. Caches a part of the spare memory for this CPU, unless
+ * that part is less than @pages.
  */
 bool mmp_plenty_look(const struct vm_area_struct *vma, unsigned int enough,
 		     unsigned long pages)

@@ -6,8 +6,8 @@
 #include "events.h"
 
 /*
- * Finds a tracepoint by name, as the kernel exports no symbols of the
- * tracepoints used here.
+ * Called for each tracepoint of the kernel: stores those that @events names.
+ * The kernel exports no symbols of them.
  */
 static void event_note(struct tracepoint *tp, void *events)
 {
@@ -51,7 +51,7 @@ int mmp_listen(struct mmp_event *events)
 }
 
 /**
- * mmp_ignore - detach probes
+ * mmp_ignore - detach probes from tracepoints
  * @events: as for mmp_listen()
  *
  * A probe may still run; tracepoint_synchronize_unregister() waits for it.

@@ -65,7 +65,8 @@ static noinline void fault_stamp(const struct vm_fault *vmf)
 }
 
 /**
- * mmp_fault_begins - start timing a fault that was sampled, and draw the next
+ * mmp_fault_begins - start timing a fault that was sampled, and choose the next
+ * one to sample
  * @vmf: the fault
  * @site: place in the fault path; swap-in is not timed
  */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Times of faults, counted by profile and point; see fault_time.c. */
+/*
+ * Counts the times that page faults take, by profile and point; see
+ * fault_time.c.
+ */
 #ifndef MMPOLICY_FAULT_TIME_H
 #define MMPOLICY_FAULT_TIME_H
 

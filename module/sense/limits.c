@@ -14,9 +14,9 @@
 #include "../mmpolicy.h"
 #include "limits.h"
 
-/* Cgroups below this depth are not counted. */
+/* File pages of cgroups below this depth of the hierarchy are not counted. */
 #define LEVELS		32
-/* Cgroups visited before the worker yields the CPU. */
+/* The worker visits this many cgroups before it yields the CPU. */
 #define AT_ONCE		64
 /*
  * Number of low bits that hold the number of the walk in an entry of
@@ -216,7 +216,7 @@ static void limits_walk(struct work_struct *work)
 
 	walk = (struct walk){ .number = walk.number + 1 };
 	rcu_read_lock();
-	/* A kernel worker always runs in the root cgroup. */
+	/* A kernel worker always runs in the root cgroup, so the walk begins there. */
 	css = task_css(current, memory_cgrp_id);
 	for (; css; css = limits_next(&walk, css)) {
 		limits_enter(&walk, css);
@@ -228,8 +228,8 @@ static void limits_walk(struct work_struct *work)
 	took = ktime_get_ns() - begin;
 	pause = nsecs_to_jiffies(mmp_walk_pause(took));
 	/*
-	 * The limits found are valid until the next walk ends, even if that
-	 * walk takes twice as long.
+	 * The sums of file pages are valid until the next walk ends, even if that walk takes twice
+	 * as long.
 	 */
 	WRITE_ONCE(good_until, jiffies + pause + nsecs_to_jiffies(2 * took) +
 		   msecs_to_jiffies(MMP_STALE_MS));

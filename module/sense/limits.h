@@ -22,7 +22,7 @@ static inline unsigned int mmp_share(unsigned long pages, unsigned long size)
 #define MMP_WALK_SHARE	32
 #define MMP_WALK_PAUSE	(100 * 1000 * 1000ULL)	/* in ns */
 
-/* Returns the pause in ns after a walk that took @took ns. */
+/* Returns the pause in ns after a walk over all cgroups that took @took ns. */
 static inline u64 mmp_walk_pause(u64 took)
 {
 	return took > MMP_WALK_PAUSE / MMP_WALK_SHARE ? took * MMP_WALK_SHARE : MMP_WALK_PAUSE;

@@ -24,5 +24,9 @@ void mmp_look_at(bool on)
 		static_branch_dec(&mmp_watched);
 		static_branch_dec(&mmp_looked_at);
 	}
-	mmp_whose_outdate_tasks();	/* an observer would miss answers given in advance */
+	/*
+	 * drops answers given in advance, as an observer would miss these
+	 * faults
+	 */
+	mmp_whose_outdate_tasks();
 }

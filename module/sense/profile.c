@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The profile "default". */
+/*
+ * The profile "default", which decides for all processes that have no other
+ * one.
+ */
 #include "profile.h"
 
 struct mmp_profile mmp_default = {

@@ -81,7 +81,11 @@ static inline u64 __percpu *mmp_counters(const struct mmp_profile *profile,
 	return profile->counters + point->first_counter;
 }
 
-#define MMP_STOCK	0	/* counter of calls without a policy, in points that have it */
+/*
+ * index of the counter of calls without a policy, at points that have this
+ * counter
+ */
+#define MMP_STOCK	0
 
 /**
  * mmp_count - add to a counter of a point

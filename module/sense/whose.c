@@ -222,7 +222,10 @@ int mmp_scope_begin(void)
 	return 0;
 }
 
-/* Undoes mmp_scope_begin(). Context: under mmp_lock; may sleep. */
+/*
+ * Ends one mmp_scope_begin(); after the last one, only the profile "default" decides. Context:
+ * under mmp_lock; may sleep.
+ */
 void mmp_scope_end(void)
 {
 	static_branch_dec(&mmp_scoped);

@@ -131,7 +131,7 @@ struct mmp_binding {
 #define MMP_BINDINGS_BITS	12
 
 extern DECLARE_HASHTABLE(mmp_bindings, MMP_BINDINGS_BITS);
-extern spinlock_t mmp_bindings_lock;	/* for changes; readers use RCU */
+extern spinlock_t mmp_bindings_lock;	/* held to change bindings; readers use RCU */
 DECLARE_STATIC_KEY_FALSE(mmp_processes_bound);
 
 static inline u64 mmp_process_id(const struct pid *pid)

@@ -41,7 +41,10 @@ struct area {
 
 static void *new_page(struct kunit *test)
 {
-	/* Freed with the test; an allocation of a power of two bytes is aligned to its size. */
+	/*
+	 * KUnit frees the page with the test. An allocation of a power of two bytes is aligned to
+	 * its size.
+	 */
 	void *page = kunit_kzalloc(test, PAGE_SIZE, GFP_KERNEL);
 
 	KUNIT_ASSERT_NOT_NULL(test, page);
@@ -142,7 +145,10 @@ static void present_entries(struct kunit *test)
 	expect_pte(test, pte_wrprotect(pte_mkold(pte)), MMP_MAPPED);
 }
 
-/* NUMA balancing and PROT_NONE take away access, but the page stays mapped. */
+/*
+ * NUMA balancing and PROT_NONE take away access, but the page stays mapped, so its accessed bit
+ * still tells whether it was used.
+ */
 static void inaccessible_entries(struct kunit *test)
 {
 	pte_t pte = pte_modify(present(test->priv), PAGE_NONE);
@@ -201,7 +207,10 @@ static void huge_pmds(struct kunit *test)
 	expect_no_table(test, pmd_mkold(pmd_modify(pmd, PAGE_NONE)), MMP_MAPPED);
 }
 
-/* A huge PMD is invalid like this while it is split. */
+/*
+ * While the kernel splits a huge page, its PMD is marked invalid. It must still count as a huge
+ * page, not as a page table.
+ */
 static void invalid_pmds(struct kunit *test)
 {
 	pmd_t pmd = huge(test->priv);
@@ -284,7 +293,8 @@ static void expect_order(struct kunit *test, unsigned int page,
 }
 
 /*
- * Tests complete decisions: neighbours in this page table and across its edges.
+ * Tests complete decisions of the policy for faults with used memory nearby, in this page table and
+ * across its edges.
  */
 static void adaptive_on_real_entries(struct kunit *test)
 {
@@ -305,7 +315,10 @@ static void adaptive_on_real_entries(struct kunit *test)
 		area->tables[HERE][i] = __pte(0);
 	area->pmds[BEHIND] = pmd_mkyoung(huge(area));
 	expect_order(test, 0, MMP_MAX_ORDER - 1, MMP_DENSE_NEIGHBOUR);
-	/* A huge page with an old PMD may have been aged. */
+	/*
+	 * A huge page with a clear accessed bit may have been aged, so it counts neither as used
+	 * nor as wasted.
+	 */
 	area->pmds[AHEAD] = pmd_mkold(huge(area));
 	expect_order(test, PTRS_PER_PTE - 1, 0, MMP_NO_NEIGHBOUR);
 }

@@ -59,7 +59,10 @@ static int __init livepatch_init(void)
 	struct kprobe probe = { .symbol_name = function, .flags = KPROBE_FLAG_DISABLED };
 
 	if (function) {
-		/* A kprobe on a function is placed at its ftrace call. */
+		/*
+		 * A kprobe on a function is placed at the ftrace call of the function, so this
+		 * finds the call.
+		 */
 		if (!register_kprobe(&probe))
 			unregister_kprobe(&probe);
 		if (!probe.addr)

@@ -37,10 +37,17 @@ module_param(newer, bool, 0);
 #ifdef CONFIG_X86
 #include <asm/ibt.h>
 static const u8 nop[MCOUNT_INSN_SIZE] = { BYTES_NOP5 };
-#define AT	0	/* the address of a kprobe is after ENDBR */
+/*
+ * bytes from the address of a kprobe, which is after ENDBR, to the ftrace call
+ */
+#define AT	0
 #else
 static const u8 nop[MCOUNT_INSN_SIZE] = { 0x1f, 0x20, 0x03, 0xd5 };
-#define AT	4	/* the call comes after MOV X9, X30 */
+/*
+ * bytes from the address of a kprobe to the ftrace call, which follows MOV X9,
+ * X30
+ */
+#define AT	4
 #endif
 
 static u8 was[MCOUNT_INSN_SIZE + 1], is[MCOUNT_INSN_SIZE + 1];

@@ -14,7 +14,7 @@
 #include <linux/timex.h>
 #include <net/page_pool/helpers.h>
 
-#define MOST	192	/* pages held at a time */
+#define MOST	192	/* most pages that a burst holds at a time */
 
 /* Pages per burst: constant, as in a NAPI poll, or varying widely. */
 static const u16 steady[] = { 64 };
@@ -50,7 +50,7 @@ MODULE_PARM_DESC(left, "starved: pages above the low watermark of the zone, up t
 #define CHUNK	4	/* order of the pages that starve a zone; too large for the per-CPU lists */
 
 /**
- * struct run - one reading of the file
+ * struct run - a load that runs while the debugfs file is read
  * @pool: source of the pages
  * @held: pages of a burst
  * @hog: pages allocated to starve the zones
@@ -144,7 +144,10 @@ static void unhog_one(struct run *run)
 	__free_pages(page, CHUNK);
 }
 
-/* Allocates pages until @pages are free above the low watermark, or frees some. */
+/*
+ * Allocates pages of a zone until only @pages are free above its low watermark; frees some of them
+ * if fewer are.
+ */
 static void starve(struct run *run, struct zone *zone, long pages)
 {
 	pages += low_wmark_pages(zone) + zone->lowmem_reserve[ZONE_NORMAL];
@@ -155,7 +158,10 @@ static void starve(struct run *run, struct zone *zone, long pages)
 		unhog_one(run);
 }
 
-/* Starves all zones that may supply the pool; only the first keeps free pages. */
+/*
+ * Takes nearly all free pages from each zone that may supply the pool. Only the highest zone keeps
+ * some.
+ */
 static void starve_node(struct run *run)
 {
 	struct zone *zones = NODE_DATA(numa_mem_id())->node_zones;

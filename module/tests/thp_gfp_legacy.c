@@ -21,7 +21,10 @@ static void legacy_done(struct vm_area_struct *vma, int order, struct folio *fol
 {
 }
 
-/* Callback of points that are never turned on. */
+/*
+ * Never called: the kernel requires a callback for each point, also for those that are never turned
+ * on.
+ */
 static void legacy_never(void)
 {
 }

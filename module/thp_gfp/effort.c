@@ -74,7 +74,10 @@ static void effort_direct_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 	effort_begins(gfp);
 }
 
-/* Counts reclaim in a cgroup. This tracepoint does not report the order. */
+/*
+ * Counts a reclaim in a cgroup. This tracepoint does not report the order, so
+ * only @gfp tells whether the reclaim is for a large folio.
+ */
 static void effort_memcg_reclaim_begins(void *unused, MMP_RECLAIM_ARGS)
 {
 	effort_count_reclaim(MMP_EFFORT_MEMCG, gfp);

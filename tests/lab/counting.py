@@ -34,7 +34,7 @@ CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 coun
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: a kernel, and shell commands that set it up."""
+    """One side of a benchmark's comparison: a guest kernel, and shell commands that set it up."""
 
     name: str
     flavor: str = "patched"
@@ -46,7 +46,7 @@ SomeArm = TypeVar("SomeArm", bound=Arm)
 
 @dataclass(frozen=True)
 class Sample:
-    """The result of one arm in one case."""
+    """The numbers that one arm (a kernel and its setup) gave in one case of a benchmark."""
 
     arm: str
     case: str
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass
 class Results:
-    """The samples of one run."""
+    """All samples of one run of a benchmark, and facts about the run."""
 
     bench: str
     about: dict[str, str] = field(default_factory=dict)
@@ -70,21 +70,21 @@ class Results:
         return list(dict.fromkeys(sample.case for sample in self.samples))
 
     def find(self, arm: str, case: str, key: str) -> float | None:
-        """Return one number, or None if it was not measured."""
+        """Return the number `key` of an arm in a case, or None if it was not measured."""
         for sample in self.samples:
             if (sample.arm, sample.case) == (arm, case):
                 return sample.values.get(key)
         return None
 
     def value(self, arm: str, case: str, key: str) -> float:
-        """Return one number; raise an error if it was not measured."""
+        """Return the number `key` of an arm in a case; raise BenchError if it was not measured."""
         found = self.find(arm, case, key)
         if found is None:
             raise BenchError(f"{self.bench}: no {key} of {case} in {arm}")
         return found
 
     def ratio(self, arm: str, base: str, case: str, key: str) -> float:
-        """Return one number as a multiple of another arm's."""
+        """Return the number `key` of an arm in a case, divided by that of the arm `base`."""
         return self.value(arm, case, key) / self.value(base, case, key)
 
     def complete(self, arms: Sequence[str]) -> list[str]:
@@ -96,7 +96,7 @@ class Results:
         ]
 
     def save(self, path: Path) -> None:
-        """Write all results as JSON."""
+        """Write all results to a file, as JSON."""
         # rename() makes the file appear complete or not at all
         new = path.with_name(f"{path.name}.new")
         new.write_text(json.dumps({"version": 1, **asdict(self)}, indent=1) + "\n")
@@ -119,7 +119,7 @@ class Results:
 
 
 def hash_of(*folders: str) -> str:
-    """Return a hash of the files in folders of the tree."""
+    """Return a hash of the contents of all files in folders of the source tree."""
     paths = (path for folder in folders for path in sorted((TREE / folder).rglob("*")))
     texts = (path.read_bytes() for path in paths if path.is_file())
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
@@ -132,7 +132,7 @@ def progress(text: str) -> None:
 
 @contextmanager
 def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
-    """Boot a fresh guest that counts instructions."""
+    """Boot a fresh guest whose clock counts instructions, and end it after the block."""
     with new_guest(flavor, mem=mem, icount=True, **needs) as guest:
         must(guest, "echo 1000 >/proc/sys/vm/percpu_pagelist_high_fraction")
         if not has_hooks():  # Debian's kernels have "always" here, the test kernels "madvise"
@@ -141,7 +141,7 @@ def counting_guest(flavor: str, mem: str, **needs: Any) -> Iterator[Guest]:
 
 
 def has_hooks() -> bool:
-    """Return whether kernels with the hooks are measured; else MMPOLICY_KERNEL names a kernel."""
+    """Return whether kernels with the hooks are measured, not the one in MMPOLICY_KERNEL."""
     return not os.environ.get(ONE_KERNEL)
 
 
@@ -160,7 +160,7 @@ def of_kernel(arms: Sequence[SomeArm], names: Sequence[str] = ()) -> list[SomeAr
 
 
 def names_of(arms: Sequence[Arm]) -> str:
-    """Return the names of arms, in order."""
+    """Return the names of arms in their order, separated by spaces."""
     return " ".join(arm.name for arm in arms)
 
 
@@ -195,7 +195,7 @@ def counters(guest: Guest, point: str) -> dict[str, int]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return text in columns, right-aligned except the first."""
+    """Return a table as text: the first column is left-aligned, the others right-aligned."""
     lines = [head, *rows]
     width = [max(len(line[i]) for line in lines) for i in range(len(head))]
     return "\n".join(
@@ -214,7 +214,7 @@ def by_arm(results: Results, cases: Sequence[str], cell: Callable[[str, str], st
 
 
 def options(bench: str, text: str, plots: bool = False) -> argparse.ArgumentParser:
-    """Return the parser with the options of every benchmark; --plot and --arm only with plots."""
+    """Return the option parser of a benchmark; with `plots`, it also has --plot and --arm."""
     parser = argparse.ArgumentParser(prog=f"./dev bench {bench}", description=text)
     parser.add_argument("--hooks", action="store_true", help="use a kernel built with the hooks")
     parser.add_argument("--quick", action="store_true", help="measure fewer arms and cases")

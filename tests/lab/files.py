@@ -30,7 +30,7 @@ MAX_FILES = 8  # file descriptors passed with one message
 
 
 class Relay(threading.Thread):
-    """Relays the control messages of vhost-user; the data of files does not pass through it."""
+    """Relays control messages (vhost-user) between QEMU and virtiofsd, but no file contents."""
 
     def __init__(self, path: Path, server: Path) -> None:
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Relay(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Relay messages until either side closes."""
+        """Relay messages until QEMU or virtiofsd closes its socket."""
         with self.listener, self.server, suppress(OSError):
             self.qemu, _ = self.listener.accept()
             with self.qemu:
@@ -51,14 +51,14 @@ class Relay(threading.Thread):
                 back.join()
 
     def close(self) -> None:
-        """Wake both threads, and wait for them."""
+        """Shut down all sockets, so that both threads end, and wait for the threads."""
         for end in (self.listener, self.qemu, self.server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         self.join()
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        """Relay all messages in one direction."""
+        """Relay all messages from one socket to the other, until one of them is closed."""
         with suppress(OSError):
             while message := receive(source):
                 text, files = message
@@ -70,7 +70,7 @@ class Relay(threading.Thread):
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a listening socket at a path."""
+    """Return a Unix socket that listens at a path."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(1)

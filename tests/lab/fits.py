@@ -24,14 +24,14 @@ FLAVORS = ("cloud-amd64", "amd64")
 
 
 def apt(*words: str, cwd: Path | None = None) -> str:
-    """Return the output of an apt command; its package index, backports, has all series."""
+    """Run an apt command with the index of backports, which has all series; return its output."""
     (config,) = cache_dir().glob("apt/*-backports/apt.conf")
     environment = {**os.environ, "APT_CONFIG": str(config)}
     return subprocess.check_output(words, env=environment, text=True, cwd=cwd)
 
 
 def newest() -> dict[tuple[str, str], str]:
-    """Return the newest package with an image, for each series and flavor."""
+    """Return the name of the newest package with a kernel image, by series and flavor."""
     known = apt("apt-cache", "pkgnames", "linux-")
     found: dict[tuple[str, str], tuple[int, str, str]] = {}
     for match in filter(None, map(PACKAGE.fullmatch, known.split())):
@@ -54,7 +54,7 @@ def fetched(package: str) -> Path:
 
 
 def rows() -> Iterator[str]:
-    """Yield a header, and a row for each kernel."""
+    """Yield the lines of the table: a header, and a row for each kernel image."""
     found = newest()
     points: list[str] = []
     for series, flavor in sorted(found, key=lambda k: ([*map(int, k[0].split("."))], k[1])):
@@ -68,7 +68,7 @@ def rows() -> Iterator[str]:
 
 
 def main() -> None:
-    """Replace the table in the document."""
+    """Replace the table in docs/kernels.md, and print it."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     table = "\n".join(rows())

@@ -99,7 +99,7 @@ class Result:
 
 
 def tail(path: Path, lines: int = 40) -> str:
-    """Return the last lines of a log."""
+    """Return the last lines of a log file; "" if there is no such file."""
     text = path.read_text(errors="replace") if path.exists() else ""
     return "\n".join(text.splitlines()[-lines:])
 
@@ -114,7 +114,7 @@ def find_splat(text: str) -> str | None:
 
 
 def new_log(name: str) -> Path:
-    """Return a fresh log file; remove the oldest ones."""
+    """Return the path for a guest's new log file; remove all but the latest KEPT_LOGS logs."""
     folder = cache_dir() / "log"
     folder.mkdir(parents=True, exist_ok=True)
     # The name has the time; another guest may just have removed a file.
@@ -139,7 +139,7 @@ def by_line(take: Callable[[str], object]) -> Callable[[bytes], None]:
 
 
 class Reply:
-    """Splits data from the command port into output and exit status."""
+    """Splits what the guest sends for one command into the output and the exit status."""
 
     def __init__(self, token: str, sink: Callable[[bytes], None] | None) -> None:
         self.token = token
@@ -149,7 +149,7 @@ class Reply:
         self.rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """Take bytes; return the exit status once it has arrived."""
+        """Take bytes from the guest; return the exit status, or None until it has arrived."""
         self.rest += data
         output, mark, end = self.rest.partition(self.mark)
         status, newline, _ = end.partition(b"\n")
@@ -177,7 +177,7 @@ class Reply:
 
 @dataclass
 class Guest:
-    """A running guest; use it as a context manager."""
+    """A guest in QEMU, as a context manager: it runs during the block."""
 
     flavor: str = "patched"
     series: str = "6.12"
@@ -185,7 +185,7 @@ class Guest:
     mem: str = "1G"
     cpus: int = 1
     nodes: int = 1
-    bare: int = 0  # number of nodes that have only CPUs
+    bare: int = 0  # number of NUMA nodes that have CPUs but no memory
     swap: str | None = None  # size of zram swap, such as 512M
     icount: bool = False  # guest time counts instructions, but jumps whenever all CPUs idle
     append: str = ""  # more words of the kernel command line
@@ -280,7 +280,7 @@ class Guest:
 
     def _serve_files(self) -> None:
         listener = listen(self.folder / "virtiofsd")
-        # Without root, root of a separate user namespace is enough.
+        # virtiofsd needs root; root of a separate user namespace is enough.
         argv = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
         argv += [VIRTIOFSD, f"--fd={listener.fileno()}", "-o", "source=/", "-o", "cache=always"]
         argv += ["-o", "sandbox=chroot", "-o", "log_level=warn"]
@@ -417,7 +417,7 @@ class Guest:
         return Result(TIMED_OUT, b"".join([*reply.chunks, note]), timed_out=True)
 
     def _pump(self, reply: Reply, timeout: float | None, terminal: bool) -> int | None:
-        """Pass data on until the command ends.
+        """Pass on the command's output, and with `terminal` the console, until the command ends.
 
         Return its exit status, or None if `timeout` seconds expire.
         """
@@ -441,7 +441,7 @@ class Guest:
                     return status
 
     def start(self, command: str) -> Job:
-        """Start a command in the background."""
+        """Start a command in the background of the guest, and return it as a Job."""
         job = Job(self, f"/run/vm/job{next(self.numbers)}")
         inner = f"({command}\n) >{job.path}.out 2>&1; echo $? >{job.path}.tmp"
         inner += f"; mv {job.path}.tmp {job.path}.rc"
@@ -576,13 +576,13 @@ def on_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def print_bytes(data: bytes) -> None:
-    """Write output to standard output at once."""
+    """Write bytes to standard output, and flush it."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def main(argv: list[str]) -> int:
-    """Run one command, or a shell, in a fresh guest."""
+    """Run one command, or a shell, in a fresh guest; return its exit status, or 99 on errors."""
     options = vars(parse_options(argv))
     command, shell, timeout = (options.pop(name) for name in ("command", "shell", "timeout"))
     options["accel"] = options["accel"] or "auto"

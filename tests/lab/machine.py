@@ -37,7 +37,7 @@ CPU = "-cpu max,-erms,-fsrm"
 
 @dataclass(frozen=True)
 class Arch:
-    """The machine of one architecture."""
+    """The options of QEMU, and the programs, for guests of one architecture."""
 
     qemu: str = QEMU
     board: str = "q35"
@@ -66,7 +66,7 @@ class Arch:
 
     @property
     def busybox(self) -> Path:
-        """Return the static busybox of the initramfs."""
+        """Return the path of the static busybox that goes into the initramfs."""
         return self.root / "bin/busybox" if self.root else BUSYBOX
 
 
@@ -120,7 +120,7 @@ class Kernel:
 
     @classmethod
     def of_flavor(cls, series: str, flavor: str) -> Kernel:
-        """Return the kernel that `./dev kernel` left in the cache."""
+        """Return the kernel that `./dev kernel` has built; raise VmError if there is none."""
         if os.environ.get("KSRC"):
             flavor = "ksrc"  # the user's own kernel replaces every flavor
         folder = cache_dir() / "kernel" / f"{series}-{flavor}" / "current"
@@ -132,7 +132,7 @@ class Kernel:
         return cls(image.resolve(), found[0] if found else None)
 
     def drivers(self) -> dict[str, bytes]:
-        """Return the modules that the guest needs to boot, each after its dependencies."""
+        """Return the kernel modules that the guest needs to boot, each after its dependencies."""
         listed = self.modules and self.modules / "modules.dep"
         if not listed or not listed.exists():
             return {}
@@ -181,7 +181,7 @@ def try_kvm(image: Path) -> bool:
 def accelerator(
     wanted: str, icount: bool, cpus: int, image: Path, fixed_code: bool, arch: Arch = Arch()
 ) -> str:
-    """Return the options that choose how the guest's CPUs run."""
+    """Return QEMU's options for the guest's CPUs: under KVM, or emulated (TCG)."""
     if icount and cpus != 1:
         raise VmError("icount counts the instructions of one CPU: use cpus=1")
     if icount or wanted == "jumps":

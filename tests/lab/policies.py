@@ -51,17 +51,17 @@ def example(name: str) -> Path:
 
 
 def examples_of(function: str) -> list[str]:
-    """Return the names of the example files that use a macro, which each point has of its own."""
+    """Return the names of the examples for a point: those that use its macro, `function`."""
     return sorted(path.name for path in EXAMPLES.iterdir() if f"{function}(" in path.read_text())
 
 
 def loading(path: Path, verb: str = "load") -> str:
-    """Return shell words that load a policy through the helper, faster than the command."""
+    """Return shell words that load a policy by mmpolicy-bpf, faster than by `mmpolicy`."""
     return f"{helper()} {verb} {object_name(path)} {PINS} <{path}"
 
 
 def entering(group: str) -> str:
-    """Return shell words that run a program in a cgroup, and register it with per_process."""
+    """Return shell words that run a program in a cgroup, as the process of policy per_process."""
     pid = "/sys/kernel/mmpolicy/profiles/default/anon_order/per_process/pid"
     told = f"[ ! -e {pid} ] || echo $$ >{pid}"
     return f"""sh -c 'echo 0 >{group}/cgroup.procs; {told}; exec "$0" "$@"'"""

@@ -66,7 +66,7 @@ def started(
 
 
 def must(guest: Guest, command: str, timeout: float | None = 600) -> str:
-    """Return the output of a command that must succeed."""
+    """Run a command in the guest and return its output; raise BenchError if it fails."""
     result = guest.run(command, timeout)
     if result.rc:
         raise BenchError(f"in the guest, exit status {result.rc}: {command[:500]}\n{result.out}")

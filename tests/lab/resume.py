@@ -23,21 +23,21 @@ class LeftOut:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Deselect passed tests, before other plugins run."""
+        """Deselect the tests that have passed before, ahead of other plugins."""
         done = [item for item in items if item.nodeid in self.passed]
         config.hook.pytest_deselected(items=done)
         items[:] = [item for item in items if item not in done]
 
 
 class Kept:
-    """Records each test that passes in FILE.now."""
+    """Writes the name of each test that passes to FILE.now, for the run that continues."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.now = path, path.with_name(f"{path.name}.now")
         self.others: set[str] = set()  # failed or skipped
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Record a test as passed when its teardown has passed."""
+        """Record a test when its teardown has passed, if nothing in it failed or was skipped."""
         name = report.nodeid
         if report.outcome != "passed":
             self.others.add(name)
@@ -46,7 +46,7 @@ class Kept:
                 file.write(f"{name}\n")
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Remove the files after a run that was not interrupted."""
+        """Remove FILE and FILE.now at the end of a run that was not interrupted."""
         ends = (
             pytest.ExitCode.OK,
             pytest.ExitCode.TESTS_FAILED,

@@ -22,7 +22,7 @@ UNKNOWN_S = 5.0
 
 @dataclass(frozen=True)
 class Planned:
-    """A test: its file, its needs, and its duration."""
+    """A test to run: its file, the kernels that it needs, and its expected duration."""
 
     name: str
     file: str

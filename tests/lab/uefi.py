@@ -65,7 +65,7 @@ def variables(certificate: bytes, image: bytes) -> bytes:
 
 
 def drives(kept: Path) -> list[str]:
-    """Return the options with which QEMU boots this firmware."""
+    """Return QEMU's options to boot UEFI firmware with the variable store in a file."""
     return [
         *("-drive", f"if=pflash,format=raw,readonly=on,file={CODE}"),
         *("-drive", f"if=pflash,format=raw,file={kept}"),

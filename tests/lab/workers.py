@@ -14,7 +14,7 @@ from .schedule import PIECES
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Assigns pieces to workers of pytest-xdist.
+    """Assigns pieces (groups of tests, from schedule.py) to workers of pytest-xdist.
 
     Each worker collects all tests; one of them has written the pieces to a file.
     """

@@ -22,7 +22,7 @@ void test_failed(const char *file, int line, const char *what, double a, double 
 	}								\
 	static void name(void)
 
-/* Compares two numbers of any type, below 2^53. */
+/* Fails the test unless @op is true for two numbers of any type, below 2^53. */
 #define EXPECT(a, op, b) do {						\
 	const double expect_a = (a);					\
 	const double expect_b = (b);					\

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * All policies in the directories of module/, found by the names of their
+ * Lists all policies in the directories of module/, found by the names of their
  * files.
  */
 #ifndef POLICIES_H

@@ -35,8 +35,8 @@ static void *new_table(void)
 }
 
 /*
- * Poisons PMD entries outside the VMA, because the kernel may free the page
- * tables below them at any time.
+ * Poisons PMD entries outside the VMA, so that ASan stops a policy that reads one: the kernel may
+ * free the page tables below them at any time.
  */
 static void guard_pmds(const struct sim *sim, unsigned long pud)
 {
@@ -69,7 +69,8 @@ void sim_init(struct sim *sim, const struct mmp_policy *policy)
 	unsigned int i;
 
 	*sim = (struct sim){ .policy = policy, .vma.vm_mm = &sim->mm, .mm.elsewhere = LARGE };
-	if (mmp_deferral.last == &sim->mm)	/* left by an earlier simulation */
+	/* an earlier simulation has left this state */
+	if (mmp_deferral.last == &sim->mm)
 		mmp_deferral = (struct mmp_deferral){};
 	if (mmp_credit.mm == &sim->mm)
 		mmp_credit = (struct mmp_credit){};
@@ -159,9 +160,8 @@ static struct mmp_decision decide(const struct sim *sim, const struct vm_fault *
 }
 
 /*
- * Asks the policy about a fault, and checks its answer. The policy may read
- * entries of other VMAs in these page tables, but they must not change its
- * answer.
+ * Asks the policy about a fault, checks the answer, and returns it. The policy may read entries of
+ * other VMAs in these page tables, but they must not change its answer.
  */
 static struct mmp_decision ask(struct sim *sim, unsigned long page,
 			       enum mm_policy_site site)
@@ -203,7 +203,7 @@ struct mmp_decision sim_ask(struct sim *sim, unsigned long page)
 							      MM_POLICY_PTE);
 }
 
-/* Like ask(), and counts the answer. */
+/* Returns the order that the policy requests for a fault, and counts its reason. */
 static unsigned int order_for(struct sim *sim, unsigned long page,
 			      enum mm_policy_site site)
 {
@@ -221,8 +221,8 @@ static bool fits_vma(const struct sim *sim, unsigned long page, unsigned int ord
 }
 
 /*
- * Returns true if all entries of the folio match the faulting one: all empty,
- * or consecutive swap entries.
+ * Returns true if a folio of @order may be mapped around the faulting page: all its entries are
+ * empty, or hold consecutive swap entries.
  */
 static bool same_entries(struct sim *sim, unsigned long page, unsigned int order)
 {

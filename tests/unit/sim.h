@@ -20,9 +20,12 @@
 
 /* Address of page 0; it begins a page of PMDs, and a probe block. */
 #define SIM_BASE	0x7f0000000000UL
-#define SIM_TABLE	512UL			/* pages of a page table */
-#define SIM_PUD		(SIM_TABLE * SIM_TABLE)	/* pages of a page of PMDs */
-#define SIM_PUDS	128			/* pages of PMDs, made when needed */
+/* pages that one page table maps */
+#define SIM_TABLE	512UL
+/* pages that one page of PMDs maps */
+#define SIM_PUD		(SIM_TABLE * SIM_TABLE)
+/* most pages of PMDs of a simulation, each made when needed */
+#define SIM_PUDS	128
 #define SIM_PAGES	(2 * SIM_PUD)		/* address space of tests without recordings */
 #define SIM_KNOBS	8
 
@@ -84,7 +87,10 @@ struct mmp_decision sim_ask(struct sim *sim, unsigned long page);
 /* Returns the number of present pages. */
 unsigned long sim_used(struct sim *sim);
 
-/* Returns the entry of a page; makes its page table if there is none. */
+/*
+ * Returns the page table entry of a page; makes its page table if there is
+ * none.
+ */
 pte_t *sim_pte(struct sim *sim, unsigned long page);
 pmd_t *sim_pmd(struct sim *sim, unsigned long page);
 

@@ -24,8 +24,8 @@ enum { MAX_ORDER, MIN_USED_PAGES, PROBE_BLOCKS, MIN_FOLIOS };
 #define HERE_16		"*..............."
 
 /*
- * One letter per page: u used, m mapped and not used, s in swap, . empty, * the
- * faulting page.
+ * A row: the pages near a fault, with one letter per page (u used, m mapped and not used, s in
+ * swap, . empty, * the faulting page), and the expected answer.
  */
 struct row {
 	const char *pages;
@@ -119,7 +119,8 @@ TEST(a_full_block_nearby)
 		{ HERE_16 NONE_16 FULL_16, 0, MMP_NO_NEIGHBOUR },
 		{ NONE_16 HERE_16 NONE_16, 0, MMP_NO_NEIGHBOUR },
 		/*
-		 * Where no folio fits around the fault, the policy leaves the order to the kernel.
+		 * The policy requests order 4 even if 64 kB do not fit around the fault; the kernel
+		 * then chooses a smaller folio.
 		 */
 		{ FULL_16 "uuuuuuuu*.......", 4, MMP_DENSE_NEIGHBOUR },
 		{ FULL_16 "uu..*..........", 4, MMP_DENSE_NEIGHBOUR },
@@ -184,7 +185,10 @@ TEST(groups_where_no_block_is_full)
 	CHECK(beside, DEFAULTS);
 }
 
-/* A block or group with one absent page, at any position, is no example. */
+/*
+ * A block or group with one absent page, at any position, does not count as fully used, so the
+ * fault gets order 0.
+ */
 TEST(each_page_of_an_example_counts)
 {
 	static const u32 strict[KNOBS] = { 4, 16, 16, 32 };
@@ -233,8 +237,8 @@ TEST(folios_not_used_to_their_end)
 		{ UNUSED_16 UNUSED_16 NONE_48 HERE_16 FULL_16, 4, MMP_DENSE_NEIGHBOUR },
 		{ UNUSED_16 NONE_16 UNUSED_16 NONE_48 HERE_16 NONE_16, 0, MMP_SPARSE_NEIGHBOUR },
 		/*
-		 * An unused page inside the block counts too, if a smaller
-		 * folio ends there.
+		 * An unused page inside a 64 kB block makes the block count as unused, too, if a
+		 * smaller folio ends at that page.
 		 */
 		{ FULL_4 "uuum" FULL_4 FULL_4 NONE_48 HERE_16, 0, MMP_SPARSE_NEIGHBOUR },
 	};
@@ -314,12 +318,11 @@ TEST(the_cap_at_its_bounds)
 		{ NONE_32 FULL_32 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },
 		{ FULL_32 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
 		/*
-		 * Large examples are checked by a sample of pages, which
-		 * includes the last page,
+		 * Areas above 64 kB are checked by a sample of pages, which includes the last page.
 		 */
 		{ FULL_16 UNUSED_16 FULL_32 HERE_16 NONE_16 NONE_32, 6, MMP_DENSE_NEIGHBOUR },
 		{ FULL_32 FULL_16 UNUSED_16 HERE_16 FULL_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
-		/* and the pages at one third from each end. */
+		/* The sample also includes the pages at one third of the area from each end. */
 		{ "uuuuuuuuuu.uuuuu" FULL_16 HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		{ FULL_16 "uuuuu.uuuuuuuuuu" HERE_16 NONE_16 NONE_32, 4, MMP_DENSE_NEIGHBOUR },
 		{ "uuuuuuuuuuu.uuuu" FULL_16 HERE_16 NONE_16 NONE_32, 5, MMP_DENSE_NEIGHBOUR },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The contract at the head of anon_order/adaptive.c: on faults in random page tables, the
+ * Tests the contract at the head of anon_order/adaptive.c: on faults in random page tables, the
  * shortcuts answer as the rule does.
  */
 #include <linux/mm.h>

@@ -34,8 +34,8 @@ TEST(available_says_nothing_when_stale)
 DEFINE_PER_CPU(struct mmp_spare, mmp_spare);
 
 /*
- * A cached answer is valid for one process, one tick, one threshold, and a
- * number of pages.
+ * Spare memory that a CPU has cached is valid for one process, one tick, one
+ * threshold, and a number of pages.
  */
 TEST(plenty_is_not_looked_for_again)
 {

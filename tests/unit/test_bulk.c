@@ -45,7 +45,10 @@ static unsigned int refill(struct zone_sim *zone, unsigned int want, u64 *ticks)
 	return got;
 }
 
-/* Refills until @pages pages have come. Returns the mean ticks per page. */
+/*
+ * Lets the policy choose the size of each refill until @pages pages have come. Returns the mean
+ * ticks per page.
+ */
 static double run(const struct mmp_policy *policy, u32 knob, struct zone_sim zone,
 		  unsigned long pages)
 {
@@ -89,7 +92,7 @@ static double best_fixed(struct zone_sim zone, unsigned long pages)
 	return best;
 }
 
-/* Returns the size that a policy requests from a node. */
+/* Returns how many pages a policy requests for a refill from node @nid. */
 static u32 ask(const struct mmp_policy *policy, u32 knob, int nid)
 {
 	bool timed;
@@ -165,7 +168,8 @@ TEST(bulk_adaptive_is_near_the_best_size)
 }
 
 /*
- * A refused bulk is expensive, so the policy must stop requesting bulks soon.
+ * In a zone without free pages, a request for several pages gets only one and is expensive, so the
+ * policy must soon go down to one page.
  */
 TEST(bulk_adaptive_follows_a_zone_that_runs_out)
 {
@@ -223,8 +227,8 @@ TEST(bulk_adaptive_notices_another_load)
 }
 
 /*
- * Timed refills between two naps form whole blocks: 128 pages, or 16 refills if
- * these return fewer.
+ * Timed refills between two naps (runs of untimed refills) form whole blocks: 128 pages, or 16
+ * refills if these return fewer.
  */
 TEST(bulk_adaptive_times_whole_blocks)
 {
@@ -257,8 +261,8 @@ TEST(bulk_adaptive_times_whole_blocks)
 }
 
 /*
- * The size stays within its bounds even if refills return no page, or if the
- * clock stands still or jumps.
+ * The size of a refill stays within its bounds even if refills return no page, or if the clock
+ * stands still or jumps.
  */
 TEST(bulk_adaptive_survives_nonsense)
 {
@@ -274,7 +278,9 @@ TEST(bulk_adaptive_survives_nonsense)
 	}
 }
 
-/* Measurements of remote memory do not affect local memory, and vice versa. */
+/*
+ * Refills from remote nodes do not change the size of refills from the local node, and vice versa.
+ */
 TEST(bulk_adaptive_tells_nodes_apart)
 {
 	adaptive((struct zone_sim){ .left = 0 }, 20000);

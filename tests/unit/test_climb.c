@@ -18,7 +18,8 @@
 static struct {
 	int usual, more[129], turns[129];
 	unsigned int parts;
-	unsigned int refills[129];	/* by size, since the last nap */
+	/* number of timed refills of each size since the last nap */
+	unsigned int refills[129];
 } cost;
 
 static int cost_now(u32 size)
@@ -83,8 +84,8 @@ static void sixty_four_is_best(void)
 }
 
 /*
- * Like sixty_four_is_best(), with costs in sixteenths of a tick. Each other
- * size costs at least twice as much.
+ * Makes 64 pages the best size, with costs in sixteenths of a tick. Each other size costs at least
+ * twice as much.
  */
 static void sixty_four_is_best_by_sixteenths(int usual)
 {
@@ -101,8 +102,8 @@ static void sixty_four_is_best_by_sixteenths(int usual)
 }
 
 /*
- * After a move to another size, the policy rests for one block before it
- * compares again, then for two, three, and from then on always five.
+ * After a move to another size, the policy compares that with its neighbour at once. Then it rests
+ * for two blocks, for three, and from then on always for five.
  */
 TEST(climb_rests_longer_and_longer)
 {
@@ -267,8 +268,8 @@ TEST(climb_takes_less_than_a_128th_for_nothing)
 }
 
 /*
- * A larger size that saves a sixteenth of a tick is taken, unless that is less
- * than 1/128 of the cost.
+ * A larger size that saves a sixteenth of a tick per page is taken, unless that is less than 1/128
+ * of the cost.
  */
 TEST(climb_sees_a_sixteenth_of_a_tick)
 {
@@ -291,8 +292,8 @@ TEST(climb_sees_a_sixteenth_of_a_tick)
 }
 
 /*
- * Under a steady load, a nap follows each block, even if pages cost very
- * little.
+ * Under a steady load, a nap (256 untimed refills) follows each block at rest, even if pages cost
+ * very little.
  */
 TEST(climb_naps_where_pages_cost_little)
 {
@@ -322,7 +323,7 @@ TEST(climb_looks_again_after_an_odd_block)
 
 	for (i = 0; i < ARRAY_SIZE(cases); i++) {
 		sixty_four_is_best();
-		while (timed_blocks() == 1)	/* so that four blocks at rest follow */
+		while (timed_blocks() == 1)	/* so that a rest of five blocks begins */
 			;
 		for (n = 0; n < 2; n++)
 			mmp_policy_bulk_adaptive.bulk_done(0, 64, 64,
@@ -335,8 +336,8 @@ TEST(climb_looks_again_after_an_odd_block)
 }
 
 /*
- * After a refusal the policy takes a smaller size. It rests for one block
- * instead of five, and times that block at once.
+ * If refills return no page, the policy takes a smaller size. It then rests for two blocks instead
+ * of five, and times the first of them at once.
  */
 TEST(climb_begins_anew_after_a_refusal)
 {

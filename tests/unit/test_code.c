@@ -77,7 +77,10 @@ TEST(code_prefix_of_one_cpu)
 	EXPECT(mmp_code_prefix_is_patched(0x65), ==, false);
 }
 
-/* Returns for how many of the 256 ModRM bytes the opcode must count as patched. */
+/*
+ * Returns for how many of the 256 ModRM bytes an instruction with this opcode must count as
+ * patched.
+ */
 static unsigned int second_bytes(u32 opcode)
 {
 	static const struct {

@@ -117,7 +117,7 @@ static void attempt(struct zone_sim *sim)
 		sim->zone.free -= BLOCK;
 }
 
-/* Makes @n allocations, 100 in each jiffy. */
+/* Makes @n allocations that need compaction, 100 in each jiffy. */
 static void allocate(struct zone_sim *sim, unsigned long n)
 {
 	while (n--) {
@@ -127,7 +127,7 @@ static void allocate(struct zone_sim *sim, unsigned long n)
 	}
 }
 
-/* Resets the clock and all accounts. */
+/* Resets the clock, and empties all accounts of the policy budget. */
 static void begin(void)
 {
 	jiffies = 1000;
@@ -183,7 +183,7 @@ TEST(budget_stops_after_success_has_ended)
 	EXPECT(budget.scanned, <=, 0.2 * stock.scanned);
 }
 
-/* Allocates until the account is so high that budget skips the zone. */
+/* Allocates until budget has scanned so many pages without a result that it skips the zone. */
 static void exhaust(struct zone_sim *sim)
 {
 	begin();
@@ -294,8 +294,8 @@ TEST(budget_keeps_to_its_rate)
 }
 
 /*
- * A success at the last priority counts too, although the policy is not asked
- * about it.
+ * A successful attempt at the last priority lowers the account, too, although the policy is not
+ * asked about it.
  */
 TEST(budget_learns_from_every_attempt)
 {
@@ -348,7 +348,7 @@ TEST(budget_skips_what_mm_skips)
 	EXPECT(answer_about(&sim, &sim.zone, ORDER, 0, false), ==, MM_POLICY_TRY);
 }
 
-/* Turning the point off and on empties the accounts of the policy. */
+/* Turning the point compact off and on empties the accounts of the policy budget. */
 TEST(budget_forgets)
 {
 	struct zone_sim sim;
@@ -360,7 +360,7 @@ TEST(budget_forgets)
 	EXPECT(sim.attempts, >, 0);
 }
 
-/* No policy writes the fields that belong to mm. */
+/* No policy writes to fields of struct zone, as they belong to mm. */
 TEST(zones_are_left_alone)
 {
 	struct zone_sim sim;

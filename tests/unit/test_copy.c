@@ -92,7 +92,10 @@ TEST(a_copy_that_is_not_used_is_no_example)
 	sim_free(&sim);
 }
 
-/* At least min_used_pages pages, 14 by default, of a neighbouring block must be written. */
+/*
+ * A copy-on-write fault gets 64 kB only if at least min_used_pages pages (14 by default) of a
+ * neighbouring block were written.
+ */
 TEST(a_block_is_copied_if_enough_pages_were_written)
 {
 	for (unsigned long missing = 1; missing < 4; missing++) {

@@ -72,7 +72,10 @@ TEST(sparse_faults_are_looked_at_as_often_as_documented)
 	sim_free(&sim);
 }
 
-/* If no 16 kB folio fits, only one fault in eight starts to defer. */
+/*
+ * If memory nearby is used but no 16 kB folio fits, only one fault in eight makes later faults skip
+ * reading page tables.
+ */
 TEST(faults_within_memory_are_looked_at_more_often)
 {
 	unsigned long page = 0, small, next = 0, looks = 0, fault, before;
@@ -138,7 +141,10 @@ TEST(a_large_folio_ends_a_deferral)
 	sim_free(&sim);
 }
 
-/* After more than 64 small folios, a large one resets deferring as defer.h says. */
+/*
+ * After more than 64 small folios, a large one makes the policy read page tables again, for as many
+ * faults as defer.h says.
+ */
 TEST(large_folios_are_news_after_many_small_ones)
 {
 	u32 small, order;

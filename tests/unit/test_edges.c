@@ -21,9 +21,7 @@ static u32 some_value(const struct mmp_knob *knob)
 	return knob->min + pick(knob->max - knob->min + 1);
 }
 
-/*
- * VMAs of all sizes, mostly at the edge of a page table or of a page of PMDs.
- */
+/* Sets a VMA of random size, mostly at the edge of a page table or of a page of PMDs. */
 static void some_vma(struct sim *sim)
 {
 	static const unsigned long edges[] = {
@@ -101,7 +99,10 @@ TEST(no_policy_looks_outside_the_vma)
 		}
 }
 
-/* VMAs of 1 to 34 pages at each offset near the end of a page table, filled up or down. */
+/*
+ * The policy reads nothing outside VMAs of 1 to 34 pages at each offset near the end of a page
+ * table, filled upwards or downwards.
+ */
 TEST(small_vmas_at_each_offset)
 {
 	unsigned long start, size, i;

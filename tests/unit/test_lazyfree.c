@@ -20,7 +20,8 @@
 struct mm_struct {
 	struct mmp_lazy lazy;
 	unsigned char page[PAGES];
-	struct mmp_lazy_call begun[TASKS];	/* first page, number of pages, 1 if running */
+	/* call of each task: first page, number of pages, 1 if running */
+	struct mmp_lazy_call begun[TASKS];
 	unsigned long counted;	/* areas that were recounted */
 	unsigned long asked;	/* areas and holes in which mapped pages were counted */
 	unsigned long looked;	/* areas whose entries were read for that count */
@@ -49,7 +50,7 @@ static unsigned long count(struct mm_struct *in, unsigned long start, unsigned l
 	return pages;
 }
 
-/* Step in which count_pages() reports the hole after the pages, in bytes. */
+/* Bytes of the hole behind the pages that one call of count_pages() passes over. */
 static unsigned long hole_size = 1UL << 39;
 static unsigned long behind_hole = ~0UL;	/* all memory from this address on is mapped */
 
@@ -144,7 +145,7 @@ static enum mmp_lazy_answer call(struct mm_struct *in, unsigned long first, unsi
 	return answer;
 }
 
-/* Begins a call of a task, or ends its call if there is one. */
+/* Begins a madvise() call of a task, or ends its call if one is running. */
 static void begin_or_end(struct mm_struct *in, unsigned int task, unsigned long limit)
 {
 	struct mmp_lazy_call *begun = &in->begun[task];
@@ -226,7 +227,7 @@ TEST(lazyfree_never_knows_less_than_there_is)
 		}
 }
 
-/* A chunk that is freed and reused repeatedly counts once. */
+/* A chunk that is freed and reused repeatedly counts once against the limit. */
 TEST(lazyfree_one_chunk_fits_a_small_limit)
 {
 	int i;
@@ -371,7 +372,7 @@ TEST(lazyfree_a_call_looks_at_few_tables)
 		}
 }
 
-/* Unused reads are kept for later calls only up to those of 20 areas. */
+/* Unused page table reads are kept for later calls, but at most those of 20 areas. */
 TEST(lazyfree_looks_are_not_saved_up)
 {
 	unsigned long i;
@@ -388,7 +389,7 @@ TEST(lazyfree_looks_are_not_saved_up)
 	EXPECT(mm.counted, ==, 19);
 }
 
-/* A call stops counting at its limit, and after 2,048 areas and holes. */
+/* An MADV_FREE call stops counting pages at its limit, and after 2,048 areas and holes. */
 TEST(lazyfree_asks_no_more_than_it_needs)
 {
 	begin(&mm);
@@ -423,8 +424,8 @@ TEST(lazyfree_pages_that_go_meanwhile)
 }
 
 /*
- * Another task frees pages of the area during its recount, which the recount
- * misses.
+ * Lets another task free pages of the area during its recount. The recount misses them, so its
+ * result must be discarded.
  */
 static void free_one_more(struct mm_struct *in)
 {
@@ -436,8 +437,8 @@ static void free_one_more(struct mm_struct *in)
 }
 
 /*
- * Like free_one_more(), and then recounts the area, so that the sum is as
- * before.
+ * Lets another task free pages of the area, as free_one_more() does, and then recount the area, so
+ * that the sum is as before.
  */
 static void free_and_look(struct mm_struct *in)
 {
@@ -465,7 +466,7 @@ TEST(lazyfree_a_count_that_others_have_overtaken)
 	}
 }
 
-/* A recount that fails changes no count, and costs reads. */
+/* A recount that fails changes no count, but costs page table reads. */
 TEST(lazyfree_a_look_that_cannot_tell)
 {
 	begin(&mm);
@@ -512,7 +513,10 @@ static void ask_in_turn(struct mm_struct *in)
 	}
 }
 
-/* The reads saved in the process are spent only once. */
+/*
+ * The page table reads saved for a process are spent only once, even if other tasks ask during a
+ * recount.
+ */
 TEST(lazyfree_looks_are_spent_once)
 {
 	unsigned long i;
@@ -567,8 +571,8 @@ TEST(lazyfree_waits_for_calls)
 }
 
 /*
- * A busy area costs reads, so that a call does not return to it thousands of
- * times.
+ * An area that cannot be recounted, because another call is freeing pages of it, costs page table
+ * reads, so that a call does not return to it thousands of times.
  */
 TEST(lazyfree_busy_areas_cost_looks)
 {
@@ -585,7 +589,7 @@ TEST(lazyfree_busy_areas_cost_looks)
 	EXPECT(mm.lazy.looks, <=, MMP_AREA_PAGES);
 }
 
-/* If a process moves to another group, its pages are charged there. */
+/* If a process moves to another group, its lazily freed pages are charged to that group. */
 TEST(lazyfree_a_process_moves)
 {
 	static atomic_long_t there;
@@ -710,7 +714,7 @@ TEST(lazyfree_another_area_of_the_set_stays)
 	EXPECT(call(&mm, 5 * MMP_AREA_PAGES, 1, 10), ==, MMP_ANSWER_LAZY);
 }
 
-/* A call earns 16 reads for each page that it frees; unused reads are kept. */
+/* A call earns 16 page table reads for each page that it frees; unused ones are kept. */
 TEST(lazyfree_each_page_pays_for_sixteen_looks)
 {
 	begin(&mm);

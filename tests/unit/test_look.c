@@ -9,7 +9,8 @@
 #define YOUNG		__pte(_PAGE_PRESENT | _PAGE_USER | _PAGE_ACCESSED)
 #define PROTNONE	__pte(_PAGE_PROTNONE | _PAGE_ACCESSED)
 #define SWAPPED		__pte(0x12345000UL)
-#define TORN		__pte(_PAGE_DIRTY | _PAGE_ACCESSED)	/* by an erratum of Xeon Phi */
+/* what an erratum of Xeon Phi may leave in an empty entry */
+#define TORN		__pte(_PAGE_DIRTY | _PAGE_ACCESSED)
 
 TEST(only_a_page_table_is_followed)
 {

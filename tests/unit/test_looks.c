@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * adaptive: the number of entries that it reads for an answer. The shortcuts of
- * module/anon_order/adaptive.c exist to save reads, and no answer shows whether
- * one was taken.
+ * adaptive: the number of page table entries that it reads for an answer. The shortcuts of
+ * module/anon_order/adaptive.c exist to save reads, and no answer shows whether one was taken.
  */
 #include "check.h"
 #include "policies.h"
@@ -22,7 +21,10 @@ static const struct {
 	unsigned long start, end;	/* first page of the VMA, and the page after it */
 	unsigned long there;		/* a page that is present and not used; 0: none */
 } cases[] = {
-	/* Most faults need 8 reads, one per place nearby; streams also read a whole block. */
+	/*
+	 * Most faults need 8 reads of page table entries, one per place nearby; streams also read a
+	 * whole block.
+	 */
 	{ "nothing", 0, 0, FAR + 165, 4, 8, 0, 0, END, 0 },
 	{ "the block before", FAR + 144, 16, FAR + 160, 4, 24, 4, 0, END, 0 },
 	{ "the block before, two from the start", FAR + 144, 16, FAR + 160, 4, 24, 4, FAR + 128, END, 0 },

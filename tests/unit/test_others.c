@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The policies that read no page table. */
+/* Tests the policies of anon_order that read no page table. */
 #include "check.h"
 #include "walks.h"
 
@@ -73,7 +73,7 @@ TEST(vma_size_by_examples)
 	}
 }
 
-/* The cap for khugepaged is the order that faults get in this VMA, not max_order. */
+/* vma_size lets khugepaged collapse to the order that faults get in this VMA, not to max_order. */
 TEST(vma_size_says_its_cap_for_a_vma)
 {
 	struct sim sim;

@@ -133,7 +133,10 @@ TEST(a_growing_stack_stays_at_order_0)
 	EXPECT(best_fixed(4, stack).faults, ==, AREA / 4);
 }
 
-/* Touches @used pages of each @size, the first ones beyond page @first. */
+/*
+ * Touches @used pages of each @size, beginning with page @first, and checks that this maps at most
+ * twice as many pages, plus one folio.
+ */
 static void records(u32 cap, unsigned long size, unsigned long used, unsigned long first)
 {
 	unsigned long i, touched = 0;

@@ -27,12 +27,13 @@ static unsigned int looks_until_credit(void)
 }
 
 static const struct {
-	unsigned int earned, groups, blocks;	/* folios earned; wasted groups and blocks */
+	/* folios that earn credit; wasted groups and blocks, which cost credit */
+	unsigned int earned, groups, blocks;
 	unsigned int looks;
 } cases[] = {
-	/* The credit of a new process is for nine groups, or sixteen blocks. */
+	/* A new process has credit for nine wasted groups, or for sixteen wasted blocks. */
 	{ 0, 0, 0, 1 }, { 0, 9, 0, 1 }, { 0, 10, 0, 12 }, { 0, 0, 16, 1 }, { 0, 0, 17, 8 },
-	/* A full block earns the cost of two wasted ones. */
+	/* A folio of 64 kB earns as much credit as two wasted blocks cost. */
 	{ 1, 0, 18, 1 }, { 1, 0, 19, 8 },
 	/* Credit and debt are both bounded. */
 	{ 100, 0, 32, 1 }, { 100, 0, 33, 8 }, { 0, 1000, 0, 128 }, { 0, 0, 1000, 128 },
@@ -57,7 +58,7 @@ TEST(waste_costs_credit)
 	}
 }
 
-/* A credit of 0 is still enough, and the call does not change it. */
+/* A credit of 0 still allows a small folio, and asking does not change it. */
 TEST(credit_of_none_is_enough)
 {
 	mmp_credit.left = 0;

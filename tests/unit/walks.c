@@ -49,7 +49,7 @@ void backward(struct sim *sim)
 	down(sim, START, START + AREA);
 }
 
-/* A VMA whose start and end are not aligned to any folio. */
+/* Touches all pages of a VMA whose start and end are not aligned to any folio. */
 void unaligned(struct sim *sim)
 {
 	sim_vma(sim, START + 5, START + AREA + 11);
@@ -65,7 +65,10 @@ void streams(struct sim *sim)
 		sim_touch(sim, START + i % STREAMS * part + i / STREAMS);
 }
 
-/* Like threads on several CPUs: a random stream advances by a random number of pages. */
+/*
+ * Touches memory as threads on several CPUs do: each time, a random stream advances by a random
+ * number of pages.
+ */
 void uneven_streams(struct sim *sim)
 {
 	unsigned long part = AREA / STREAMS, done[STREAMS] = {}, sum;
@@ -125,7 +128,7 @@ void every_2m(struct sim *sim)
 	up(sim, START + 8 * SIM_TABLE, START + 128 * SIM_TABLE, SIM_TABLE);
 }
 
-/* malloc grows the heap by 33 pages, and uses them before it grows again. */
+/* Touches a heap as malloc does: grows it by 33 pages, and uses these before it grows again. */
 void heap(struct sim *sim)
 {
 	unsigned long end;
@@ -136,7 +139,7 @@ void heap(struct sim *sim)
 	}
 }
 
-/* The kernel grows a stack down to the page that faults. */
+/* Touches a stack downwards: each time, the kernel grows its VMA down to the page that faults. */
 void stack(struct sim *sim)
 {
 	unsigned long page = START + AREA / 4;

@@ -65,7 +65,7 @@ static void give_back(unsigned char *area, size_t n)
 	free(entry);
 }
 
-/* Returns the free pages in blocks of four or more, in all zones. */
+/* Returns the number of pages in free blocks of four or more pages, in all zones. */
 static unsigned long in_blocks(void)
 {
 	unsigned long sum = 0;

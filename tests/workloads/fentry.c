@@ -34,7 +34,7 @@ static char *read_all(const char *path)
 	return text;
 }
 
-/* Returns the bytes that follow struct btf_type in the BTF of a type. */
+/* Returns the number of bytes that follow struct btf_type in the BTF of a type. */
 static size_t more(const struct btf_type *type)
 {
 	static const size_t each[NR_BTF_KINDS] = {

@@ -144,7 +144,10 @@ static void what_has_become(const unsigned char *area, size_t size)
 
 static const int prot = PROT_READ | PROT_WRITE, anon = MAP_PRIVATE | MAP_ANONYMOUS;
 
-/* Frees a page and waits, as cap counts a process after its first MADV_FREE only. */
+/*
+ * Frees a page by MADV_FREE and waits: the policy cap counts the lazily freed pages of a process
+ * only after its first MADV_FREE.
+ */
 static void introduce(void)
 {
 	if (madvise(map(PAGE, prot, anon, -1), PAGE, MADV_FREE))

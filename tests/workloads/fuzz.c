@@ -179,7 +179,7 @@ static void write_it(int expected)
 	wrong("-> %s: \"%s\", not \"%s\"\n", put.path, strerror(err), strerror(expected));
 }
 
-/* Like write_it(), for a text that may be empty: writing 0 bytes succeeds if the file exists. */
+/* Writes as write_it() does, also an empty text: writing 0 bytes succeeds if the file exists. */
 #define CHECKED(exists, answer) \
 	write_it(all->chaos ? NONE : put.text.len ? (answer) : (exists) ? 0 : ENOENT)
 
@@ -468,7 +468,10 @@ static void act(struct model *mine)
 {
 	void (*act)(struct model *m) = below(8) ? often[below(16)] : seldom[below(4)];
 
-	/* Objects belong to one worker; files are shared in chaos. */
+	/*
+	 * In chaos, a worker also writes to the files of the others; its processes and cgroups stay
+	 * its own.
+	 */
 	if (all->chaos && act != other_process && act != other_cgroup)
 		mine = &all->model[below(workers)];
 	if (is_for(mine, act))

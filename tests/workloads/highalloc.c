@@ -90,7 +90,10 @@ static void make_holes(unsigned int percent)
 	}
 }
 
-/* Reads all of a file, or of a device, which loses its page cache when it is closed. */
+/*
+ * Fills the page cache: reads all of a file or a device. It stays open, because closing a device
+ * drops its page cache.
+ */
 static void fill_cache(const char *path)
 {
 	static char buffer[1 << 16];

@@ -112,7 +112,10 @@ static void go_first(int priority)
 		fprintf(stderr, "hold: SCHED_FIFO is not permitted, so other tasks may delay it\n");
 }
 
-/* Runs on one CPU and never returns: records each span in which it woke up late. */
+/*
+ * Runs as the control process of one CPU, and never returns: records each span in which it woke up
+ * late.
+ */
 static void control(int cpu, struct stalls *seen)
 {
 	struct timespec next;

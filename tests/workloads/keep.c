@@ -103,7 +103,7 @@ static void drop_half(struct state *s)
 	drops++;
 }
 
-/* Writes to about half of the pages, which have just been freed, at once. */
+/* Writes immediately to about half of the pages that have just been freed. */
 static void rewrite_some(struct state *s, size_t first, size_t n)
 {
 	for (size_t i = first; i < first + n; i++)
@@ -117,7 +117,7 @@ static void write_some(struct state *s, size_t first, size_t n)
 		write_page(s, i);
 }
 
-/* Protection splits the area, and merges it again. */
+/* Makes pages read-only and writable again, which splits the VMA and merges it. */
 static void split(struct state *s, size_t first, size_t n)
 {
 	if (mprotect(s->area + first * PAGE, n * PAGE, PROT_READ) ||

@@ -177,8 +177,8 @@ static void sample(const char *path, struct samples *s)
 }
 
 /*
- * Samples its child until that ends. The child is stopped for a sample, as moving pages may be
- * counted twice; calls have ended then.
+ * Samples the lazily freed memory of a child until the child ends. The child is stopped for each
+ * sample, as pages that move may be counted twice otherwise; no madvise() call of it runs then.
  */
 static struct samples watch(pid_t pid, unsigned int pause_us, int *status)
 {
@@ -222,7 +222,10 @@ static void parse(int argc, char **argv)
 	}
 }
 
-/* Frees a page and waits, as cap counts a process after its first MADV_FREE only. */
+/*
+ * Frees a page by MADV_FREE and waits: the policy cap counts the lazily freed pages of a process
+ * only after its first MADV_FREE.
+ */
 static void introduce(void)
 {
 	void *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -51,7 +51,10 @@ struct experiment {
 	uint64_t percent, seed, cgroup, time_faults;
 };
 
-/* The state that only one worker changes. The first worker also owns the singletons. */
+/*
+ * The expected state of all that one worker owns. The first worker also owns the profile "default",
+ * the experiment and the lease.
+ */
 struct model {
 	int number;
 	struct profile profile[NAMES];
@@ -291,7 +294,10 @@ static inline struct object *object_of(struct model *m, int kind, uint64_t id)
 	return NULL;
 }
 
-/* Returns the expected errno of binding an id of no worker; NONE if binding may succeed. */
+/*
+ * Returns the expected errno of binding a PID or cgroup id that belongs to no worker; NONE if
+ * binding it may succeed.
+ */
 static inline int strangers_error(int kind, uint64_t id)
 {
 	if (kind == PROCESSES)

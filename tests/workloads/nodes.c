@@ -75,7 +75,7 @@ static size_t size_on(char **arg)
 	return bytes;
 }
 
-/* Allocates base pages on one node, which can be swapped out. */
+/* Allocates base pages, which can be swapped out, on one node. */
 static struct iovec hold(char **arg)
 {
 	size_t bytes = size_on(arg);
@@ -189,7 +189,7 @@ static void read_vmstat(struct line *lines)
 	fclose(file);
 }
 
-/* Prints the counters that have changed. */
+/* Prints the counters of /proc/vmstat that have changed, and by how much. */
 static void print_vmstat(void)
 {
 	for (size_t i = 0; i < MAX_LINES; i++)
@@ -218,7 +218,10 @@ static void find_nodes(int *node, size_t pages)
 	}
 }
 
-/* A folio has one node, so runs of pages with one node hold whole folios. */
+/*
+ * Prints the pages of each node by folio order. A folio has one node, so runs of pages with one
+ * node hold whole folios.
+ */
 static void print_nodes(void)
 {
 	size_t pages = area_bytes / PAGE, run;
@@ -260,7 +263,10 @@ static bool is_folio(const char *p, size_t pages)
 	return false;
 }
 
-/* Writes one page per block, until a block is no folio; that last one is not counted. */
+/*
+ * Writes one page in each block of @step pages, until a block gets no large folio. The events of
+ * that last write are not counted.
+ */
 static void write_while_large(char *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes / PAGE; i += step) {

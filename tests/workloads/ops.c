@@ -146,7 +146,7 @@ static void op_move(char **arg)
 	area = place;
 }
 
-/* The child verifies its memory, writes every page, and verifies again. */
+/* Forks a child that verifies its memory, writes every page, and verifies again. */
 static void op_fork(char **arg)
 {
 	int status;
@@ -200,7 +200,7 @@ static void op_folios(char **arg)
 	printf("\"none\": %lu}\n", pages[MAX_ORDER + 1]);
 }
 
-/* Waits for a signal to end it. */
+/* Sleeps until a signal ends this process. */
 static void op_wait(char **arg)
 {
 	(void)arg;

@@ -75,7 +75,7 @@ static unsigned int index_of(const char *name)
 	return index;
 }
 
-/* The program stays attached until this process ends. */
+/* Attaches an XDP program to an interface. It stays attached until this process ends. */
 static void attach(const char *name, const struct bpf_insn *insns, unsigned int nr)
 {
 	union bpf_attr load = {
@@ -150,7 +150,7 @@ static uint16_t checksum(const void *data, unsigned int bytes)
 	return ~(sum + (sum >> 16));
 }
 
-/* Fills in a frame for the interface END. */
+/* Fills in the headers of a frame that is for the interface END. */
 static void address(struct frame *frame, const char *end)
 {
 	struct iphdr ip = {
@@ -191,7 +191,7 @@ static void send_one(int fd, struct frame *frame, uint32_t packet)
 		err(1, "send");
 }
 
-/* The memory of the packets that the socket holds, in bytes. */
+/* Returns the memory in bytes that the packets held by a socket take. */
 static uint32_t held(int fd)
 {
 	uint32_t info[SK_MEMINFO_VARS];

@@ -86,7 +86,7 @@ static void measure(size_t step, uint64_t value)
 	result->kb = private_kb() - kb;
 }
 
-/* Runs a function in a child, and fails if that does. */
+/* Runs a function in a child process, and exits with an error if the child fails. */
 static void in_child(void (*what)(size_t step), size_t step)
 {
 	pid_t pid = fork();

@@ -28,7 +28,7 @@
 #define OTHERS		(PAGE - 2)	/* offset in a page: byte that the other thread writes */
 #define PMD		(2UL << 20)
 
-/* Of the kernel's gup_test. */
+/* Interface of the kernel's gup_test, which pins pages long-term. */
 struct longterm { uint64_t addr, size; uint32_t flags; };
 #define LONGTERM_START	_IOW('g', 7, struct longterm)
 #define LONGTERM_STOP	_IO('g', 8)
@@ -40,10 +40,11 @@ static bool lazy[PAGES];		/* pages freed by MADV_FREE: their contents are old or
 static uint64_t rng;
 static int depth, mem_fd, gup_fd, disk_fd, pagemap_fd, self_fd;
 static const char *operation = "none";
-static pthread_rwlock_t lock;		/* held for writing: the other thread waits */
+static pthread_rwlock_t lock;		/* while held for writing, the other thread waits */
 static bool stop, soft_dirty;
 static size_t hot;			/* first page of the current operation */
-static long *done;			/* operations of all processes; [1]: pins */
+/* counts over all processes: [0] operations, [1] pins */
+static long *done;
 
 static size_t below(size_t n) { return next_random(&rng, n); }
 
@@ -62,7 +63,7 @@ static void check(bool ok, const char *what)
 /* The pages of an operation: @nr from @first on. */
 struct run { size_t first, nr; };
 
-/* The latest operations, to explain a difference. */
+/* The latest operations, to explain a difference between memory and copy. */
 static struct { const char *operation; struct run run; } past[512];
 static size_t nr_past;
 
@@ -157,7 +158,10 @@ static void compare(struct run r)
 	}
 }
 
-/* A write decides the contents of a lazy page: its other bytes are kept or empty. */
+/*
+ * Writes to a page that MADV_FREE has freed, so the kernel no longer frees it. Its other bytes are
+ * kept or are all 0 now; updates the copy with what is true.
+ */
 static void settle(size_t page)
 {
 	volatile unsigned char *first = area + page * PAGE;
@@ -227,7 +231,7 @@ static void op_by_kernel(void)
 	compare(r);
 }
 
-/* Like ptrace: a write to a read-only area. */
+/* Writes to a read-only area through /proc/self/mem, as ptrace does. */
 static void op_forced(void)
 {
 	struct run r = any_run(8);
@@ -290,7 +294,7 @@ static void op_free(void)
 	memset(lazy + r.first, 1, r.nr);
 }
 
-/* Advice that leaves the bytes unchanged, while the other thread writes. */
+/* Gives advice that must leave the bytes unchanged, while the other thread writes. */
 static void op_advise(void)
 {
 	static const int advices[] = {
@@ -332,7 +336,8 @@ static void op_move(void)
 		map_fresh(from);
 		return;
 	}
-	check(errno == EFAULT, "mremap");	/* two VMAs; the target is unmapped all the same */
+	/* @from spans two VMAs; @to is unmapped all the same */
+	check(errno == EFAULT, "mremap");
 	map_fresh(to);
 }
 
@@ -346,7 +351,10 @@ static void inherit(struct run r, int advice)
 	check(!madvise(at(r), (PAGES - r.first) * PAGE, advice), "behind");
 }
 
-/* Forks. In one case of four, the child gets only this run of the area (MADV_DONTFORK). */
+/*
+ * Forks. In three cases of four, the child gets only this run of the area (MADV_DONTFORK for the
+ * rest).
+ */
 static pid_t fork_for(struct run r)
 {
 	bool alone = below(4);
@@ -387,7 +395,7 @@ static void op_pin(void)
 		failed("pinned pages are no longer the mapped ones");
 }
 
-/* Direct I/O to a disk, and back to other pages. */
+/* Writes pages to a disk by direct I/O, and reads them back into other pages. */
 static void op_direct(void)
 {
 	struct run r = any_run(16), to = { below(PAGES - 16), r.nr };

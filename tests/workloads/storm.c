@@ -79,7 +79,10 @@ static void get(const char *path, char *text, size_t size)
 	close(fd);
 }
 
-/* The list of a policy file has brackets around the active one. */
+/*
+ * Writes each policy that a policy file lists to the file. The list has brackets around the active
+ * policy.
+ */
 static void each_policy(const char *path, char *list)
 {
 	for (char *name = strtok(list, " []\n"); name; name = strtok(NULL, " []\n"))
@@ -111,7 +114,7 @@ static int turn(const char *path, const struct stat *st, int type, struct FTW *w
 	return 0;
 }
 
-/* Policies still to skip; the one at which this is 0 is chosen. */
+/* Number of policies still to skip; the policy at which it is 0 is written. */
 static int nth;
 
 static void one_policy(const char *path, char *list)
@@ -290,7 +293,7 @@ static void verify(struct state *s)
 	}
 }
 
-/* Protection splits the VMA, and merges it again. */
+/* Makes a page read-only and writable again, which splits the VMA and merges it. */
 static void split(struct state *s)
 {
 	size_t first = next_random(&s->rng, s->pages);

@@ -80,7 +80,7 @@ static void answer(const struct fuse_in_header *in)
 	}
 }
 
-/* Runs until it is killed. */
+/* Answers requests of the FUSE file system until this process is killed. */
 static void serve(void)
 {
 	static _Alignas(8) char request[1 << 16];

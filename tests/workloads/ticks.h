@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* A clock that counts instructions under icount. */
+/* A clock that counts instructions under QEMU's icount. */
 #ifndef TICKS_H
 #define TICKS_H
 

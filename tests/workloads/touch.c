@@ -75,7 +75,10 @@ static void *one_thread(void *arg)
 	return NULL;
 }
 
-/* Each thread touches its own part. Threads do not count; the sum is added afterwards. */
+/*
+ * Lets each thread touch its own part of the area. The threads do not count pages; their sum is
+ * added afterwards.
+ */
 static void threads(struct area a)
 {
 	struct area part[STREAMS];
@@ -127,7 +130,7 @@ static void random_blocks(struct area a)
 		touch(a, shuffled(i / 16, a.pages / 16) * 16 + i % 16);
 }
 
-/* Pieces of 32 kB in a random order. */
+/* Touches pieces of 32 kB in a random order. */
 static void random_32k(struct area a)
 {
 	for (size_t i = 0; i < a.pages; i++)
@@ -285,7 +288,10 @@ static void run_malloc(struct area *a)
 	keep(&results[0], ticks + ticks_now() - begin, nr_faults, used);
 }
 
-/* The last round's memory is unmapped after the new one is mapped, for a different address. */
+/*
+ * Maps memory that is aligned to PMD size. Unmaps that of the round before only afterwards, so that
+ * the new memory has a different address.
+ */
 static void *map_aligned(size_t bytes)
 {
 	static char *mapped;
@@ -304,7 +310,7 @@ static void *map_aligned(size_t bytes)
 
 static char *heap;
 
-/* Grows the heap by 33 pages at a time, as malloc does, and touches them at once. */
+/* Grows the heap by 33 pages at a time, as malloc does, and touches each of the new pages. */
 static void grow_heap(struct area a)
 {
 	for (size_t done = 0; done < a.pages; done += 33) {

@@ -66,7 +66,8 @@ static inline int tree_note(const char *path, const struct stat *st, int type, s
 }
 
 /*
- * Returns all readable files that may change, as lines; "" without the module. The caller frees it.
+ * Returns lines with the path and the text of all readable sysfs files of the module that may
+ * change; "" without the module. The caller frees the text.
  */
 static inline char *tree_snapshot(void)
 {

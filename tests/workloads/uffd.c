@@ -122,7 +122,10 @@ static struct uffd_msg event(void)
 	return message;
 }
 
-/* fork() waits until the main thread has read its event, so another thread calls it. */
+/*
+ * Calls fork() in a thread of its own, as fork() waits until the main thread has read its event
+ * from the userfaultfd.
+ */
 static void *fork_and_wait(void *range)
 {
 	if (!fork()) {

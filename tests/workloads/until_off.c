@@ -34,7 +34,7 @@ static long now_ms(void)
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* Returns the sum of all counters. */
+/* Returns the sum of all counters in the file STATS. */
 static unsigned long sum(int stats)
 {
 	static char text[16384];

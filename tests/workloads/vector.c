@@ -62,7 +62,7 @@ static void spin_everywhere(void)
 		usleep(1000);
 }
 
-/* Returns the sum of a line of numbers in a file. */
+/* Returns the sum of the numbers in the line of a file that begins with @name. */
 static long sum_of(const char *path, const char *name)
 {
 	FILE *file = fopen(path, "r");
@@ -141,7 +141,10 @@ static void measure(const char *name, void (*free_all)(int), int advice)
 	verify();
 }
 
-/* Checks that another process is refused, and all ranges from the first wrong one on. */
+/*
+ * Checks that process_madvise() refuses to act on another process, and refuses all ranges from the
+ * first wrong one on.
+ */
 static void refused(int advice)
 {
 	struct iovec third = ranges[2];

@@ -35,7 +35,7 @@ static inline const struct op *find_op(const struct op *ops, const char *name, i
 	exit(2);
 }
 
-/* Runs all operations; the table ends with an entry without name. */
+/* Runs all operations of the command line. @ops ends with an entry without a name. */
 static inline int run_words(const struct op *ops, int argc, char **argv)
 {
 	for (char **arg = argv + 1; arg < argv + argc;) {

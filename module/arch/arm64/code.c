@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The kernel's build ID stands for all of its code here, because the kernel
- * patches its machine code at each boot and for each CPU (alternatives,
- * boot-time constants). The build ID is one of the ELF notes of the image, as
- * in /sys/kernel/notes. So each build of the kernel has its own fingerprint.
+ * On arm64, the fingerprint of the kernel hashes the kernel's build ID in place
+ * of its code, because the kernel patches its machine code at each boot and for
+ * each CPU (alternatives, boot-time constants). The build ID is one of the ELF
+ * notes of the image, as in /sys/kernel/notes. So each build of the kernel has
+ * its own fingerprint.
  */
 #include "../../provider/direct.h"
 

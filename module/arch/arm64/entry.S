@@ -19,7 +19,7 @@
 .endm
 
 /*
- * Restores the registers, without changing the condition flags. Leaves the
+ * Restores the registers that MMP_SAVE has stored, without changing the condition flags. Leaves the
  * address where the hooked function continues in x10.
  */
 .macro MMP_RESTORE
@@ -76,8 +76,9 @@ SYM_CODE_END(\name)
 .endm
 
 /*
- * Like MMP_INSTEAD, for a hooked function of one argument: a non-zero return
- * value of @wanted is passed to @instead as second argument.
+ * Calls @wanted. If it returns a non-zero value, @instead runs in place of the hooked function,
+ * which has one argument, and gets this value as second argument. If it returns 0, the hooked
+ * function continues.
  */
 .macro MMP_INSTEAD_WITH name, wanted, instead
 SYM_CODE_START(\name)
@@ -93,8 +94,9 @@ SYM_CODE_END(\name)
 .endm
 
 /*
- * Like MMP_INSTEAD, but tests a bool at @offset in the structure that the first
- * argument points to.
+ * Runs @instead in place of the hooked function if a bool in the structure that the first argument
+ * points to is true; the variable @offset holds its offset. Otherwise the hooked function
+ * continues.
  */
 .macro MMP_INSTEAD_IF name, offset, instead
 SYM_CODE_START(\name)
@@ -111,8 +113,8 @@ SYM_CODE_END(\name)
 .endm
 
 /*
- * Like MMP_INSTEAD, but tests whether a gfp argument has the flag for
- * compaction without reclaim.
+ * Runs @instead in place of the hooked function if its argument @gfp has the flag for compaction
+ * without reclaim, which the variable @flag holds. Otherwise the hooked function continues.
  */
 .macro MMP_INSTEAD_GFP name, gfp, flag, instead
 SYM_CODE_START(\name)

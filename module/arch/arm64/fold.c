@@ -25,7 +25,10 @@
 
 unsigned long mmp_back_fold[MMP_FUNCTIONS];
 
-/* The order must match entry.S. */
+/*
+ * The order of these functions must match mmp_entry_fold in entry.S, which tells them apart by
+ * index.
+ */
 struct mmp_call mmp_call_fold = {
 	.entry = mmp_entry_fold,
 	.need = { MMP_NEED_set_ptes, MMP_NEED_try_fold },
@@ -93,8 +96,8 @@ void mmp_unfold_end(const struct vm_fault *vmf, int cpu)
 }
 
 /*
- * Returns true if contpte_set_ptes() maps the folio of this task's fault. A
- * fault on another stack belongs to another task.
+ * Returns true if contpte_set_ptes() maps the folio of this task's fault, so the module must keep
+ * its first and last block unfolded. A fault on another stack belongs to another task.
  */
 notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
 				unsigned int nr)
@@ -106,8 +109,8 @@ notrace bool mmp_wants_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t 
 }
 
 /*
- * Maps @nr pages beginning with page @first. The kernel folds only blocks that
- * this call maps as a whole.
+ * Maps @nr pages beginning with page @first. In each call, the kernel folds only blocks of which
+ * the call maps all pages.
  */
 static void map_part(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte,
 		     unsigned int first, unsigned int nr)
@@ -132,8 +135,8 @@ void mmp_replace_set_ptes(struct mm_struct *mm, unsigned long addr, pte_t *ptep,
 }
 
 /*
- * Returns true if the first or last page of the block at @ptep is not accessed
- * yet, and a policy reads its accessed bit.
+ * Returns true if the kernel must not fold the block at @ptep: its first or last page is not
+ * accessed yet, and a policy reads its accessed bits.
  */
 notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
 {
@@ -146,14 +149,15 @@ notrace bool mmp_wants_unfolded(struct mm_struct *mm, unsigned long addr, pte_t 
 }
 
 /*
- * Runs in place of the kernel's function that folds: leaves the block unfolded.
+ * Runs in place of __contpte_try_fold(), which would fold a block of page table entries: does
+ * nothing, so the block stays unfolded.
  */
 void mmp_replace_try_fold(struct mm_struct *mm, unsigned long addr, pte_t *ptep, pte_t pte)
 {
 }
 
 /*
- * Resolves the kernel function that this file calls. Context: after
+ * Looks up the address of contpte_set_ptes(), which this file calls. Context: after
  * mmp_needs_find() and mmp_call_find().
  */
 void mmp_fold_found(void)

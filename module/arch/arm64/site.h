@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * The instruction of a kernel function that ftrace patches (MOV x9, x30 comes
- * before it).
+ * Finds and tests the instruction that ftrace patches in a kernel function. The
+ * instruction before it is MOV x9, x30.
  */
 #ifndef MMPOLICY_ARCH_ARM64_SITE_H
 #define MMPOLICY_ARCH_ARM64_SITE_H
@@ -50,7 +50,7 @@ static inline bool mmp_is_site(const void *site)
 	       (mmp_site_calls(site) || READ_ONCE(*(const u32 *)site) == MMP_NOP);
 }
 
-/* Returns the reason why this machine can use no point, or NULL. */
+/* Returns why the module cannot hook any function on this machine, or NULL. */
 static inline const char *mmp_arch_lacks(void)
 {
 	return NULL;

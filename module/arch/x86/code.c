@@ -12,7 +12,8 @@
 #include "../../provider/direct.h"
 #include "code.h"
 
-static mmp_add_fn add;	/* the callback; only one thread loads the module at a time */
+/* callback of mmp_code_begin(); needs no lock: one thread loads the module at a time */
+static mmp_add_fn add;
 
 /*
  * insn_decode() is not exported, so its address is found at run time. This is a
@@ -21,7 +22,10 @@ static mmp_add_fn add;	/* the callback; only one thread loads the module at a ti
  */
 DEFINE_STATIC_CALL_NULL(mmp_insn_decode, insn_decode);
 
-/* Passes the name of the symbol that begins at @address to the callback, if there is one. */
+/*
+ * Passes the name of the symbol that begins at @address to the callback, which hashes it; no bytes
+ * if no symbol begins there.
+ */
 static void add_name_of(const void *address)
 {
 	static char text[KSYM_SYMBOL_LEN];
@@ -62,7 +66,8 @@ static void add_instruction(struct insn *insn, const void *next)
 		add_name_of(next + insn->displacement.value);
 	else
 		add_value(&insn->displacement);
-	if (!insn->immediate2.nbytes)	/* a 64-bit immediate may differ from boot to boot */
+	/* a 64-bit immediate is not hashed, as it may differ from boot to boot */
+	if (!insn->immediate2.nbytes)
 		add_value(&insn->immediate);
 }
 

@@ -51,7 +51,7 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 		return mmp_code_group(modrm) == 2 || mmp_code_group(modrm) == 4;
 	case 0x31:						/* XOR %eax, %eax */
 		return modrm == 0xc0;
-	/* Patched for the features of the CPU */
+	/* The kernel patches these for the features of the CPU. */
 	case MMP_TWO_BYTES(0xae):				/* LFENCE */
 		return mmp_code_group(modrm) == 5;
 	case MMP_TWO_BYTES(0x01):				/* CLAC, STAC */
@@ -60,7 +60,10 @@ static inline bool mmp_code_is_patched(u32 opcode, u8 modrm)
 	case MMP_TWO_BYTES(0x0d): case MMP_TWO_BYTES(0x18):	/* PREFETCH */
 	case MMP_TWO_BYTES(0xc7):				/* CMPXCHG16B */
 	case 0xa4: case 0xa5: case 0xaa: case 0xab:		/* MOVS, STOS */
-	/* Patched in place of calls into a hypervisor (paravirt) */
+	/*
+	 * The kernel patches these in place of calls into a hypervisor
+	 * (paravirt).
+	 */
 	case 0x9c: case 0x58: case 0xfa: case 0xfb:		/* PUSHF, POP %rax, CLI, STI */
 	case MMP_TWO_BYTES(0x20): case MMP_TWO_BYTES(0x22):	/* MOV of CR2 and CR3 */
 		return true;

@@ -17,7 +17,8 @@
  */
 .macro MMP_ENTRY name, ask, changed, kept:vararg
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
-	ANNOTATE_NOENDBR	/* reached by direct calls only */
+	/* reached by direct calls only, so needs no ENDBR */
+	ANNOTATE_NOENDBR
 	FRAME_BEGIN
 	CALL_DEPTH_ACCOUNT
 	.irp	register, \kept
@@ -75,8 +76,9 @@ SYM_FUNC_END(\name)
 .endm
 
 /*
- * Like MMP_INSTEAD, for a hooked function of one argument: a non-zero return
- * value of @wanted is passed to @instead as second argument.
+ * Calls @wanted. If it returns a non-zero value, @instead runs in place of the
+ * hooked function, which has one argument, and gets this value as second
+ * argument. If it returns 0, the hooked function continues.
  */
 .macro MMP_INSTEAD_WITH name, wanted, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
@@ -96,8 +98,9 @@ SYM_FUNC_END(\name)
 .endm
 
 /*
- * Like MMP_INSTEAD, but tests a bool at @offset in the structure that the first
- * argument points to.
+ * Runs @instead in place of the hooked function if a bool in the structure that
+ * the first argument points to is true; the variable @offset holds its offset.
+ * Otherwise the hooked function continues.
  */
 .macro MMP_INSTEAD_IF name, offset, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)
@@ -112,8 +115,9 @@ SYM_FUNC_END(\name)
 .endm
 
 /*
- * Like MMP_INSTEAD, but tests whether a gfp argument has the flag for
- * compaction without reclaim.
+ * Runs @instead in place of the hooked function if its argument @gfp has the
+ * flag for compaction without reclaim, which the variable @flag holds.
+ * Otherwise the hooked function continues.
  */
 .macro MMP_INSTEAD_GFP name, gfp, flag, instead
 SYM_START(\name, SYM_L_GLOBAL, SYM_F_ALIGN)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The instruction of a kernel function that ftrace patches. */
+/* Finds and tests the instruction that ftrace patches in a kernel function. */
 #ifndef MMPOLICY_ARCH_X86_SITE_H
 #define MMPOLICY_ARCH_X86_SITE_H
 
@@ -16,7 +16,7 @@
 #define MMP_SITE_SIZE	MCOUNT_INSN_SIZE
 #define MMP_DECODES	/* code.c decodes kernel code with the kernel's own decoder */
 
-/* True if the instruction is an ENDBR. */
+/* True if the instruction at address @at is an ENDBR. */
 #if !MMP_HAVE_IS_ENDBR_AT_PLACE
 #define mmp_is_endbr(at)	is_endbr(*(u32 *)(at))
 #elif defined(CONFIG_X86_KERNEL_IBT)
@@ -53,7 +53,7 @@ static inline bool mmp_site_calls(const void *site)
 	return opcode == CALL_INSN_OPCODE || opcode == INT3_INSN_OPCODE;
 }
 
-/* Returns the reason why this machine can use no point, or NULL. */
+/* Returns why the module cannot hook any function on this machine, or NULL. */
 static inline const char *mmp_arch_lacks(void)
 {
 	if (cpu_feature_enabled(X86_FEATURE_XENPV))

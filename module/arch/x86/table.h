@@ -74,7 +74,7 @@ static inline void mmp_make_old(pte_t *ptep)
 		cmpxchg(&ptep->pte, bits, bits & ~_PAGE_ACCESSED);
 }
 
-/* True for a present entry that is accessed; never for an entry with a NUMA hint. */
+/* True if an entry is present and accessed; false for an entry with a NUMA hint. */
 static inline bool mmp_bits_used(unsigned long bits)
 {
 	return !(~bits & (_PAGE_PRESENT | _PAGE_ACCESSED));

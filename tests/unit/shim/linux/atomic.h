@@ -8,7 +8,7 @@ typedef struct { long n; } atomic_long_t;
 #define atomic_long_add(i, a)	((a)->n += (i))
 #define atomic_long_sub(i, a)	((a)->n -= (i))
 
-/* Plain accesses, as the tests have one thread. */
+/* These are plain accesses, as the unit tests have one thread. */
 #define cmpxchg64(p, old, new) ({			\
 	__auto_type was = *(p);				\
 							\

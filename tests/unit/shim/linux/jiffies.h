@@ -6,7 +6,7 @@ extern unsigned long jiffies;
 
 #define time_before_eq(a, b)	((long)((a) - (b)) <= 0)
 
-/* HZ is 250, as in Debian. */
+/* HZ is 250, as in Debian, so a jiffy has 4 ms. */
 static inline unsigned int jiffies_to_msecs(unsigned long j)
 {
 	return 4 * j;

@@ -2,7 +2,9 @@
 #ifndef SHIM_MINMAX_H
 #define SHIM_MINMAX_H
 
-/* The kernel refuses a comparison of different signs; so does -Wsign-compare. */
+/*
+ * The kernel's min() and max() refuse to compare signed with unsigned; here, -Wsign-compare does.
+ */
 #define min(a, b) ({			\
 	__auto_type min_a = (a);	\
 	__auto_type min_b = (b);	\

@@ -6,7 +6,7 @@ struct rcu_head {
 	struct rcu_head *next;
 };
 
-/* Plain accesses, as the tests have one thread. */
+/* These are plain accesses, as the unit tests have one thread. */
 #define rcu_dereference(p)		(p)
 #define rcu_assign_pointer(p, v)	((p) = (v))
 #define rcu_replace_pointer(p, v, c) ({	\

@@ -5,7 +5,7 @@
 #define NUMA_NO_NODE	(-1)
 #define MAX_NUMNODES	1
 
-/* The CPU is on node 0. */
+/* The tests have one CPU, on NUMA node 0. */
 static inline int numa_mem_id(void)
 {
 	return 0;
