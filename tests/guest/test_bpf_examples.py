@@ -121,7 +121,8 @@ def test_wrong_knobs(guest: Guest) -> None:
     must(guest, with_knobs("sized", knob("size")))
     for knobs in knob("size", "0, 9, 3"), knob("other"):
         result = guest.run(with_knobs("sized", knobs).replace(" load ", " replace "))
-        assert "other knobs than the loaded policy" in why(Done(result.rc, "", result.out), "x", 30).message
+        told = why(Done(result.rc, "", result.out), "x", 30).message
+        assert "other knobs than the loaded policy" in told
     must(guest, with_knobs("sized", knob("size"), order="3").replace(" load ", " replace "))
     switch(guest, "sized")
     assert folios(guest, DENSE) == [{3: 4096}]

@@ -258,7 +258,8 @@ def test_an_error_that_comes_later(quick: Guest) -> None:
     with fentry(quick, "do_anonymous_page") as there:
         assert there
         must(quick, f"echo fixed >{POLICY}")
-        until = f"until grep -q 'anon_order: another user of ftrace' {ROOT}/point_error; do sleep 0.1; done"
+        says = "grep -q 'anon_order: another user of ftrace'"
+        until = f"until {says} {ROOT}/point_error; do sleep 0.1; done"
         must(quick, f"timeout -s KILL 20 sh -c {shlex.quote(until)}")
         assert "[stock]" in must(quick, f"cat {POLICY}")
         becomes(quick, "stock")
