@@ -159,8 +159,8 @@ class Metric:
 
     @property
     def momentary(self) -> bool:
-        """Return whether the value comes from one sample alone, so that it does not matter how long
-        a block is.
+        """Return whether one sample is enough for a value of the metric, so that the length of a
+        block does not matter; False for a rate.
         """
         return all(each.momentary for each in self.sources())
 

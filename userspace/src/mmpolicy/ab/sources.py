@@ -96,7 +96,9 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a number, as the user wrote it; rate: its rise per second is wanted."""
+    """The place that a metric's number is read from, in the notation of the user. rate: the metric
+    is not the number, but its rise per second.
+    """
 
     text: str
     rate: bool

@@ -33,7 +33,9 @@ MATTERS = 0.05  # carry-over of a smaller share of the effect is ignored
 
 @dataclass(frozen=True)
 class Carry:
-    """Both signs of carry-over, with their p-values; a p-value of 1 if the run cannot tell."""
+    """The result of the test for carry-over, which is an effect that outlasts its block: its two
+    signs with their p-values. A p-value is 1 if the run cannot tell.
+    """
 
     tested: bool = False
     share: float = 0.0  # share of the effect that persists in the next block
@@ -57,7 +59,7 @@ class Carry:
 
     @property
     def seen(self) -> bool:
-        """Return whether at least one of the two signs was found."""
+        """Return whether at least one of the two signs of carry-over was found."""
         return self.left or self.grows
 
     def words(self, text: Callable[[float], str]) -> Iterator[str]:

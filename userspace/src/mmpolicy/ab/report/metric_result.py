@@ -283,8 +283,8 @@ class MetricResult:
 
     @cached_property
     def _mean_allows(self) -> bool:
-        """Return whether the means are within the margin, too. True if nothing suggests that the
-        variances differ.
+        """Return whether the means of the arms are within the margin, as the pairs are. True if
+        nothing suggests that the variances of the arms differ.
         """
         return self._mean_bears(self.metric.better == "lower", self._limit, self._margin_alpha)
 

@@ -212,8 +212,8 @@ class Coins:
     def of(
         cls, hosts: Sequence[HostEffect], seed: int, tosses: int, with_totals: bool = False
     ) -> Coins:
-        """Redraw the assignments of all pairs `tosses` times. For the interval, each redraw takes
-        the mean over a random subset of the pairs in place of the mean over all.
+        """Redraw the assignments of all pairs `tosses` times. Each redraw gives the mean over a
+        random subset of the pairs; these means yield the p-value and the interval.
         """
         rng = np.random.default_rng(seed)
         seen = sum(host.mean for host in hosts)
@@ -417,9 +417,9 @@ class Pool:
 
     @cached_property
     def open_doubts(self) -> list[tuple[str, str]]:
-        """Return the doubts that make the pool inconclusive, each with its host.
+        """Return the doubts that make the result of the pool inconclusive, each with its host.
 
-        Whether totals contradict the pairs is not a doubt here: Means tests it over all hosts
+        A contradiction between totals and pairs is not among them: Means tests it over all hosts
         together.
         """
         kinds = {OWN}
@@ -478,8 +478,8 @@ class Pool:
         return not self._good(metric) and not self._within(metric)
 
     def _bear(self, metric: Metric, lower: bool, limit: float) -> bool:
-        """Return whether the means of all hosts confirm that the effect is below (or, if lower is
-        False, above) a limit.
+        """Return whether the means over all hosts confirm that the effect is below a limit (or, if
+        lower is False, above it).
         """
         found = self.results[metric.name]
         end = found.high if lower else found.low

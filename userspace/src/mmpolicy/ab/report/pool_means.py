@@ -25,8 +25,8 @@ Logs = tuple[Vector, Vector]  # difference and sum of both arms' logarithms, by 
 
 @dataclass(frozen=True)
 class Means:
-    """How unequal variances change the ratio of means, and the totals over all hosts. All numbers
-    except p-values are logarithms.
+    """The check of a pool's effect by means and totals: how unequal variances of the arms change
+    the ratio of means, and the totals over all hosts. All numbers except p-values are logarithms.
     """
 
     more_p: float = 1.0  # p-value for the hypothesis that the treatment's blocks vary no more

@@ -131,8 +131,8 @@ class Report:
 
     @property
     def harmed(self) -> bool:
-        """Return whether a guard broke in the treatment, and chance does not explain that it broke
-        in this arm.
+        """Return whether the treatment did harm: a guard broke during the treatment, and chance
+        does not explain why it broke there.
         """
         return self._stopped_in_treatment and self._by_chance < ALPHA
 

@@ -109,7 +109,7 @@ class Keeper:
             raise failed[0]
 
     def _settle(self, wanted: Values) -> tuple[list[Error], Values]:
-        """Write the knobs that differ from `wanted`, in up to ROUNDS passes.
+        """Write the knobs that differ from `wanted`, in ROUNDS passes.
 
         Return the errors of the last pass, and the knobs that other programs have set, which keep
         their values.

@@ -164,8 +164,8 @@ class PolicyArms:
         self.go(state)
 
     def enter(self, block: Block) -> None:
-        """Begin a block: set the percentage of treated units, or in switchback also the settings of
-        points of the whole host, and enable the experiment.
+        """Begin a block and enable the experiment. The block sets the percentage of treated units
+        and, in switchback, the settings of the points that apply to the whole host.
         """
         state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
         if block.phase == SATURATION or not block.arm:

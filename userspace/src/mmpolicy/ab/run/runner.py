@@ -50,7 +50,9 @@ def utc_now() -> str:
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a run, or the rule for it; fixed before the first block with the treatment."""
+    """The number of pairs of a run, or the rule that decides it. It is fixed before the first block
+    with the treatment.
+    """
 
     aa_pairs: int
     pairs: int  # number of pairs; if the run may end earlier, the most pairs
@@ -64,8 +66,8 @@ class Length:
 
     @property
     def way(self) -> str:
-        """Return the name of the rule for the length, as the header has it: "" is a fixed
-        length.
+        """Return the name of the rule for the length as it stands in the header of the samples
+        file: "anytime", "size", or "" for a fixed length.
         """
         return "anytime" if self.anytime else "size" if self.detect else ""
 
