@@ -77,8 +77,8 @@ def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
 
 
 def told(kernel: Kernel, points: list[Fit]) -> str:
-    """Return as text the points that a kernel could have, and after "without" those that
-    it lacks.
+    """Return as text the hook points that a kernel could have, and after "without" those that it
+    lacks.
     """
     there = [each.point + (" (untried)" if _why(kernel, each) else "")
              for each in points if each.status != "lacks"]  # fmt: skip
@@ -88,8 +88,8 @@ def told(kernel: Kernel, points: list[Fit]) -> str:
 
 
 class Points(NamedTuple):
-    """The points that the running kernel could have, as text; reasons: why it could have none;
-    known: False if its tables cannot be read, and text then says so.
+    """The hook points that the running kernel could have, as text. reasons: why it could have none.
+    known: False if the kernel's type tables cannot be read; text then says so.
     """
 
     text: str
@@ -116,8 +116,9 @@ def points_here(facts: Facts) -> Points:
 
 
 def check_kernel(facts: Facts) -> Check:
-    """Return the check "kernel" of `doctor`: the points that the running kernel could have. If the
-    module is loaded, it gives the release alone, as the module reports its points.
+    """Return the check "kernel" of `doctor`: the hook points that the running kernel could have. If
+    the module is loaded, it gives only the release of the kernel, as the module reports its points
+    itself.
     """
     if facts.loaded:
         return Check("kernel", "ok", facts.release)

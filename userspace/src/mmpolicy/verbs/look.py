@@ -138,8 +138,8 @@ def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
 
 
 def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[Memory]]:
-    """Return the data for a process: the profile that decides for it, and its memory with that of
-    its cgroup, also as a list.
+    """Return the data about a process: its profile, its memory, and the memory of its cgroup. The
+    second value is this memory as a list.
     """
     memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)
