@@ -28,21 +28,25 @@ LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; done"
 
 
 def give_libraries(guest: Guest) -> None:
-    """Give the guest the libraries that a report needs, as links to those of this machine."""
+    """Give the guest the Python libraries that a report needs, as links to those of this
+    machine.
+    """
     found, place = Path(numpy.__file__).parents[1], "/usr/local/lib/python3.11/dist-packages"
     names = " ".join(f"{HOST}{path}" for name in ("numpy*", "scipy*") for path in found.glob(name))
     must(guest, f"mkdir -p {place} && ln -s {names} {place}")
 
 
 def status(guest: Guest, code: int) -> Any:
-    """Return the output of `try --status`, which must exit with this code."""
+    """Return the output of `try --status`, and check that it exits with this code."""
     result = guest.run("mmpolicy try --status --json 2>/dev/null", 300)
     assert result.rc == code, result.out
     return json.loads(result.out)
 
 
 def begin(guest: Guest) -> None:
-    """Begin a trial that would last for hours, and wait until a block has its sizes in force."""
+    """Begin a trial of folio sizes that would last for hours, and wait until a block has the sizes
+    in force.
+    """
     must(guest, f"{TRY} 3 --pairs 500", timeout=600)
     in_force = f"grep -q '.always' {NAMES[-1]} && [ -e {RECOVERY} ]"
     must(guest, f"until {in_force}; do sleep 0.1; done", 300)

@@ -187,7 +187,8 @@ class Recording:
         return self._usual_s
 
     def kept_time(self, window: Sequence[Sample]) -> bool:
-        """Return False if a block is lost, because the clock jumped during it or the host stalled.
+        """Return False if a block is lost, because the clock jumped during it or the host
+        stalled.
         """
         if any(after.t < before.t for before, after in zip(window, window[1:])):
             return False
@@ -213,7 +214,8 @@ class Recording:
         return {pair: (each[control], each[treatment]) for pair, each in both.items()}
 
     def cells(self, metric: Metric, phase: str, part: str = "") -> dict[int, Cells]:
-        """Return arm and value of each unit in every block of a phase, by the number of the block.
+        """Return arm and value of each unit in every block of a phase, by the number of
+        the block.
         """
         found: dict[int, Cells] = {}
         for number, block in sorted(self.blocks.items()):
@@ -354,7 +356,8 @@ class Recording:
         return ""
 
     def units(self) -> tuple[int, int]:
-        """Return how many units each arm has had, (control, treatment), added up over all blocks.
+        """Return how many units each arm has had, (control, treatment), added up over all
+        blocks.
         """
         drawn = [arm for block in self.blocks.values() if block["phase"] != SATURATION
                  for arm in block.get("units", {}).values()]  # fmt: skip

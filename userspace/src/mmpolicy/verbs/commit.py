@@ -116,7 +116,8 @@ def _begin(host: Host, writes: Sequence[Write]) -> Entry | None:
 
 
 def emit_plan(command: str, want_json: bool, plan: Iterable[Step], **more: Any) -> None:
-    """Print the writes that a command without --dry-run would make; more: further facts, by name.
+    """Print the writes that a command without --dry-run would make; more: further facts,
+    by name.
     """
     steps = list(plan)
     data = {"dry_run": True, "writes": [each._asdict() for each in steps], **more}

@@ -187,7 +187,8 @@ def _end(code: int) -> None:
 
 
 def _print_no_more() -> None:
-    """Send further output to /dev/null, because the reader of standard output has closed the pipe.
+    """Send further output to /dev/null, because the reader of standard output has closed
+    the pipe.
     """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)

@@ -65,7 +65,8 @@ def _line(trial: Trial, stands: str) -> str:
 
 
 def _progress(host: Host, trial: Trial) -> dict[str, Any]:
-    """Return the progress of the running trial; {} if the trial has not written any progress yet.
+    """Return the progress of the running trial; {} if the trial has not written any
+    progress yet.
     """
     if not trial.doing:
         return live(host.tree)

@@ -607,7 +607,8 @@ def _percent(effect: float) -> str:
 
 
 def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each host once, as text with the first of its reasons for being left out or in doubt.
+    """Return each host once, as text with the first of its reasons for being left out or
+    in doubt.
     """
     firsts: dict[str, str] = {}
     for host, reason in reasons:

@@ -39,7 +39,8 @@ class Changes:
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Return for each arm the profile in whose counters the decisions of the arm are counted.
+        """Return for each arm the profile in whose counters the decisions of the arm are
+        counted.
         """
         return PROFILES if self.policies else dict.fromkeys(PROFILES, DEFAULT)
 
