@@ -48,8 +48,7 @@ NoNewPrivileges=yes
 [Install]
 WantedBy=multi-user.target
 """
-# The unit file of a template. The cgroups of its instances are in a slice whose name systemd
-# escapes.
+# The unit file of a template. The path of its instances' cgroups has a name that systemd escapes.
 INSTANCE = SERVICE.replace("/run/many/%N", "/run/workers/%n")
 CROWD = f"""\
 [Unit]

@@ -165,8 +165,8 @@ def test_small_cgroups(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_pressure(guest: Guest) -> None:
-    """Under the example `small_cgroups`, a cgroup over its limit, which stalls on memory, gets
-    single pages.
+    """The example policy `small_cgroups` gives single pages to a cgroup that stalls on memory
+    because it is over its limit.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control; echo 8M >{TOP}/a/memory.high")
@@ -184,8 +184,8 @@ def test_pressure(guest: Guest) -> None:
 
 
 def test_bestfit(guest: Guest) -> None:
-    """Under the example `bestfit`, a fault gets the largest folio that fits into its area and that
-    is free.
+    """Under the example policy `bestfit`, a fault gets the largest free folio that fits into its
+    memory area.
     """
     must(guest, loading(example("bestfit")))
     switch(guest, "bestfit")
@@ -199,8 +199,8 @@ def test_bestfit(guest: Guest) -> None:
 
 
 def test_learn(guest: Guest) -> None:
-    """Under the example `learn`, a process that fills its memory gets 64 kB folios after a while; a
-    process that leaves gaps does not.
+    """Under the example policy `learn`, a process that fills its memory gets 64 kB folios after a
+    while; a process that leaves gaps does not.
     """
     must(guest, loading(example("learn")))
     switch(guest, "learn")
@@ -216,7 +216,9 @@ ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*" + r"\| ([\d.,]+) " * 4 + r"\|$", re.M
 
 
 def measured(guest: Guest, policy: str) -> list[float]:
-    """Return faults and MB of a dense and of a sparse walk over 64 MB, in a cgroup."""
+    """Return the faults and the MB of a program that touches 64 MB in a cgroup, first densely and
+    then sparsely.
+    """
     must(guest, f"echo {policy} >{POINT}/policy")
     found = []
     for pattern in PATTERNS:
@@ -227,8 +229,8 @@ def measured(guest: Guest, policy: str) -> list[float]:
 
 @pytest.mark.full
 def test_table(guest: Guest) -> None:
-    """The table of docs/writing-a-policy.md has the figures that are measured here, for the
-    examples and for policies in C.
+    """The table in docs/writing-a-policy.md has the figures that this test measures, for the
+    example policies and for policies in C.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
