@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests for the tests, and which tests run on which kernels."""
+"""Fixtures that give tests a virtual machine (guest), and the choice of the tests that run on a
+kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""An experiment that systemd runs: its user logs out, and it is watched, scraped and stopped."""
+"""Steps of a test of `ab run --detach`: the user logs out after the start, and the experiment,
+which systemd runs, is watched, scraped by Prometheus and stopped.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Three hosts for Ansible: guests with Debian, its kernel, no compiler, and an ssh server."""
+"""Three hosts that Ansible manages in a test: virtual machines with Debian and its kernel, without
+a compiler, and with an ssh server.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Repeat measurements that exceed a limit, and tests that fail, as both may be chance."""
+"""Repeats a measurement that exceeds its limit, or a test that fails with the module, before it
+counts as a failure, as either may be chance.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests of a test worker: one at a time, which tests with equal needs share."""
+"""The virtual machines (guests) of one worker of pytest: one runs at a time, and tests with the
+same needs share it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the commands that documents show, and compare their output with that in the documents."""
+"""Runs the commands that a document shows, and compares their output with that in the document."""
 
 from __future__ import annotations
 

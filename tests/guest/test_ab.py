@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run` on a real kernel: experiments find true effects, and always restore the state."""
+"""`ab run` on a real kernel: experiments find effects that exist, and always restore the settings
+of before.
+"""
 
 from __future__ import annotations
 

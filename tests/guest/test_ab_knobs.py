@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of a kernel without hooks as arms, without the module: programs show the folios
-they get.
+"""Experiments whose arms set knobs of a kernel without hooks; the module is not loaded. Programs
+print the folios that they get.
 """
 
 from __future__ import annotations

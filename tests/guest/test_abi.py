@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/sysfs-abi.txt agrees with the files of the module: each has an entry, each entry a file, and
-each refuses the writes that its entry names.
+"""docs/sysfs-abi.txt agrees with the files of the module: each file has an entry, each entry a
+file, and each file refuses the writes that its entry excludes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A copy of the tree follows docs/adding-a-policy.md literally, and the policy that this adds then
-decides folios in a guest.
+"""A copy of the source tree is changed literally as docs/adding-a-policy.md says; in a guest, the
+policy that this adds then decides which folios programs get.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`adaptive` while a tool clears accessed bits: dense memory keeps its large folios."""
+"""Under `adaptive`, densely used memory keeps its large folios while a tool clears
+accessed bits.
+"""
 
 from __future__ import annotations
 

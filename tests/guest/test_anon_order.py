@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point anon_order: the folios that a process really gets, and that its data is right."""
+"""Policies of the hook point anon_order: which folios a process really gets, and that its data is
+right.
+"""
 
 from __future__ import annotations
 

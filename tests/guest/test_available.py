@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Short memory lowers orders: whichever CPU notices it, and whether a node, a cgroup or the host is
-short.
+"""Policies give smaller folios while memory is short, whichever CPU notices it, and whether a NUMA
+node, a cgroup or the host is short.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` on Debian's own kernel: it gives one command a policy, sets knobs of the kernel, and
-restores both.
+"""`mmpolicy bench` on Debian's own kernel: it applies a policy to one command, sets knobs of the
+kernel, and restores the former values of both.
 """
 
 from __future__ import annotations

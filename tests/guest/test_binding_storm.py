@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Profiles, bindings, cgroups and experiments appear and vanish while processes fault and exit."""
+"""While processes fault and exit, profiles, bindings, cgroups and experiments are created and
+removed at random.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Bindings of cgroups and processes: programs show by their folios who decides; and their cost."""
+"""Bindings of cgroups and processes to profiles: which profile decides, as programs show by the
+folios they get, and what a binding costs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory of the module: how it grows with profiles and bindings, and not with switches of
-policies.
+"""The kernel memory that the module uses grows with its profiles and bindings, but not with the
+number of changes of policies.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Verbs that change or read the whole state, on a real kernel."""
+"""Verbs of mmpolicy that read or change the whole state, such as `apply` and `save`, on a real
+kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies of compact in fragmented memory: the pages that they scan, and the huge pages that this
-yields.
+"""Policies of the hook point compact in fragmented memory: how many pages the kernel scans, and how
+many huge pages programs get.
 """
 
 from __future__ import annotations

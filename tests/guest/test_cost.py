@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The costs that docs/measured.md promises, by counted instructions, as
-bench/anon_order.py does.
+"""A fault costs no more than docs/measured.md promises, by counted instructions as in
+bench/anon_order.py.
 """
 
 from __future__ import annotations

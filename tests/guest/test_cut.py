@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Changes and experiments that are killed at random moments, on Debian's own kernel."""
+"""Commands that change settings, and experiments, are killed at random moments on Debian's own
+kernel.
+"""
 
 from __future__ import annotations
 

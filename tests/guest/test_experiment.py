@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments in the kernel: each unit gets the folios of its arm, and its arm's counters
-count it.
+"""Experiments in the kernel module: each unit (a process or a cgroup) gets the folios of its arm,
+and is counted in the counters of that arm.
 """
 
 from __future__ import annotations

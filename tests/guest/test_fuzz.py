@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Random writes by several processes at once: the results agree with a model of the files."""
+"""After random writes by several processes at once, the files of the module have the values that a
+model predicts.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tests of the guest itself, on which all other tests rely."""
+"""Tests of the virtual machine (guest) itself, on whose behaviour all other tests rely."""
 
 from __future__ import annotations
 

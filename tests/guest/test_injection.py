@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Allocations of the module that fail, one after the other: each causes an error or nothing, the
-old state stays, and no memory leaks.
+"""Each memory allocation of the module fails once. It causes an error or has no effect; after an
+error the old state stays, and no memory leaks.
 """
 
 from __future__ import annotations

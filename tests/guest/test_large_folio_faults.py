@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The optional series large-folio-faults/: large folios for writes to memory that is mapped."""
+"""The optional patches in large-folio-faults/: a write to memory that is mapped already, such as
+after fork(), gets a large folio.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The lease: when it expires, the module goes to stock without any help of user space."""
+"""The lease of the module: when it expires, all policies go to stock, without any help of user
+space.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Loading and unloading, with modprobe and with the command, while programs run."""
+"""The module is loaded and unloaded, by modprobe and by mmpolicy, while programs run."""
 
 from __future__ import annotations
 

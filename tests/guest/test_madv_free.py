@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point madv_free: when pages are freed, that no data is lost, and the costs of policies."""
+"""Policies of the hook point madv_free: when pages are freed, that no data is lost, and what the
+policies cost.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's own tests of mm and cgroups: each that passes at stock passes under each policy."""
+"""The kernel's own selftests of mm and cgroups: each test that passes at stock also passes under
+each policy.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A shadow policy is called and counted, and changes no folio."""
+"""A shadow policy is called and its answers are counted, but it changes no folio."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and what it
-counts.
+"""The hook point compact on Debian's own kernel, where the module hooks functions by ftrace: which
+compactions the policy decides about, and what the module counts.
 """
 
 from __future__ import annotations

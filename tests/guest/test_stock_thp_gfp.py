@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point thp_gfp on Debian's own kernel, by ftrace: the gfp flags that it uses, and
-their effect.
+"""The hook point thp_gfp on Debian's own kernel, where the module hooks functions by ftrace: the
+gfp flags of faults under each policy, and the effect of these flags.
 """
 
 from __future__ import annotations

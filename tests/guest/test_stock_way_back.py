@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels, a process that blocks in a fault delays neither a file nor a reset."""
+"""On Debian's own kernels, a process that blocks in a fault delays no file of the module and no
+reset.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Threads that fault while the module is loaded, switches all policies, and is unloaded,
-in rounds.
+"""Threads fault while, round after round, the module is loaded, switches all policies, and is
+unloaded.
 """
 
 from __future__ import annotations

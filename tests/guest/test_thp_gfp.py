@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The policies of thp_gfp on two NUMA nodes: which node memory comes from, and side effects."""
+"""Policies of the hook point thp_gfp on two NUMA nodes: from which node memory comes, and what else
+the policies cause.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The profile for virtual machines: QEMU runs on Debian's own kernel in a guest."""
+"""The profile for virtual machines, with QEMU running on Debian's own kernel in a guest."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The way back to stock: it waits neither for memory, nor for a writer, nor for a process."""
+"""When all policies go to stock, by a reset or an expiry of the lease, this waits neither for
+memory, nor for a writer, nor for a process.
+"""
 
 from __future__ import annotations
 

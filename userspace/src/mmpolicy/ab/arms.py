@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The settings of the arms of an experiment: stock, those of a profile, or written out."""
+"""The settings of an experiment's arm: stock, those of a profile, or those written out in the
+option.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The design of an experiment: arms, order of blocks, and length.
+"""The design of an experiment: which arm each block has, the order of the blocks, and their number.
 
-Both are fixed before the first block with the treatment, so no intermediate result can decide when
-to stop; a run with --stop anytime uses tests that allow it.
+The order and the number are fixed before the first block with the treatment, so no intermediate
+result can decide when to stop. Runs with --stop anytime are an exception: their tests allow it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guards: conditions that must hold while an experiment runs."""
+"""Guards of an experiment: limits on metrics that must hold while it runs; if one is broken, the
+experiment ends.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Identify the experiment and the host in a samples file, so that files of many hosts can be
-pooled.
+"""How a samples file identifies its experiment and its host. By this, `ab pool` knows which files
+of many hosts belong together.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`recommend` without a PID: watch the whole host for a while, and print advice."""
+"""`recommend` without a PID: observe all processes of the host for a while, and print advice."""
 
 from __future__ import annotations
 

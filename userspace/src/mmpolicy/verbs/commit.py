@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""For all verbs that change the state: take the lock, write the journal, apply all writes or roll
-them back, and print the changes.
+"""Shared by all verbs that change settings: take the lock, write the journal, make all writes or
+undo them, and print the changes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel`: which points an installed kernel that is not running could have."""
+"""`doctor --kernel`: which hook points of the module a kernel could have, read from the image of a
+kernel that need not be running.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Apply settings while a command measures, and restore the former ones, whatever ends the
-command.
+"""Apply settings while a command measures, and restore the former ones afterwards, however the
+command ends.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`list` and `show`: points, policies and knobs."""
+"""`list` and `show`: print hook points, their policies and their knobs."""
 
 from __future__ import annotations
 

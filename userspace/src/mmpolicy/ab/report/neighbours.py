@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Test whether treated units affect untreated ones, by blocks with few and with many treated
-units.
+"""Test whether the treatment of some units (processes or cgroups) affects untreated units, by
+comparing blocks with few and with many treated units.
 """
 
 from __future__ import annotations

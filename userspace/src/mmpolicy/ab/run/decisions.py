@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count decisions of each arm's policies, and faults that were timed, to detect an arm that did
-nothing.
+"""Count the decisions of each arm's policies, and the faults that were timed, so that a report
+notices an arm whose policies did nothing.
 """
 
 from __future__ import annotations

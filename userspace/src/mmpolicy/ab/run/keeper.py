@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Change knobs of the kernel for a time: save their values, and restore them."""
+"""Change knobs of the kernel for the time of a run: save their former values, and restore them at
+the end.
+"""
 
 from __future__ import annotations
 
