@@ -41,7 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def compile_command() -> None:
-    """Compile all Python modules that the command imports: once here, as each guest is slow."""
+    """Compile all Python modules that mmpolicy imports: once on this machine, as each guest is
+    slow.
+    """
     names = "pkgutil.walk_packages(mmpolicy.__path__, 'mmpolicy.')"
     imports = f"import importlib, pkgutil, mmpolicy\nfor module in {names}:"
     imports += "\n    module.name.endswith('__main__') or importlib.import_module(module.name)"

@@ -134,7 +134,9 @@ def status_in_list(guest: Guest) -> str:
 
 
 def file_of(guest: Guest, path: str, folder: Path) -> Recording:
-    """Return the contents of the samples file of the run; folder: for a copy."""
+    """Return the contents of the experiment's samples file in the guest; folder: where to put a
+    copy of the file.
+    """
     copy = folder / "samples.jsonl"
     copy.write_text(must(guest, f"cat {path}"))
     return load(copy)

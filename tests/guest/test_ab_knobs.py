@@ -104,8 +104,8 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
 
 
 def test_what_the_administrator_writes_stays(plain: Guest) -> None:
-    """If an administrator writes to a knob of a run, the run ends and says so. The written value
-    stays, and the other knobs are restored.
+    """If an administrator writes to a knob that an experiment uses, the experiment ends and says
+    so. The written value stays, and the other knobs get their former values.
     """
     before = must(plain, KNOBS)
     words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"

@@ -257,8 +257,8 @@ FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
 def test_an_experiment(
     installed: Fleet, tmp_path: Path, treatment: list[str], verdict: str
 ) -> None:
-    """Ansible draws hosts under load; each runs the experiment on its own, and the results are
-    pooled. Equal arms show no difference.
+    """Ansible draws hosts that are under load. Each of them runs the experiment on its own, and the
+    results of all are pooled. Arms with equal settings show no difference.
     """
     installed.each("systemctl start dense; until [ -s /run/dense ]; do sleep 0.1; done")
     before = installed.each(f"{SET}; {NOW}")

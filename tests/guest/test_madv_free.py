@@ -216,8 +216,8 @@ def test_trace(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_errno(loaded: Guest, name: str) -> None:
-    """If stock refuses a call of MADV_FREE, each policy refuses it with the same errno, and no data
-    is lost.
+    """If a call of MADV_FREE fails at stock, it fails under each policy with the same errno, and no
+    data is lost.
     """
     must(loaded, f"{policy(name)}; echo 4 >/proc/sys/vm/nr_hugepages")
     found = ran(loaded, cases("errno"))

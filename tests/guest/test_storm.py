@@ -81,8 +81,8 @@ def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> N
 @pytest.mark.full
 @pytest.mark.flavor("kcsan")
 def test_planted_race(machines: Machines) -> None:
-    """KCSAN reports a race that the test plants between two threads. Otherwise silence in the
-    storms would prove little.
+    """KCSAN reports a data race that the test plants between two threads. If it did not, silence of
+    KCSAN in the storms would prove little.
     """
     guest = machines.get("kcsan", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")

@@ -237,8 +237,8 @@ def test_cgroup_at_its_limit(
 def test_reclaim_in_a_cgroup_is_counted(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]]
 ) -> None:
-    """Under a policy that reclaims, this load causes reclaim in the cgroup. Otherwise the test
-    above could not fail.
+    """Under a policy that reclaims, this load causes reclaim in the cgroup. Otherwise
+    test_cgroup_at_its_limit could not fail.
     """
     switch(two_nodes, "relaxed")
     found = in_full_cgroup()

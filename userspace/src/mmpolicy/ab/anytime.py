@@ -61,7 +61,8 @@ def p_anytime(d: Sequence[float]) -> float:
 
 
 def p_against(d: Sequence[float], lost: int) -> float:
-    """Return the two-sided p-value as if each of `lost` lost pairs had contradicted the others.
+    """Return the two-sided p-value of the differences d if each of `lost` lost pairs is taken as a
+    result against the effect.
 
     The lost pairs are put first, with the sign opposite to sum(d), so they can only delay the
     evidence. Only the direction of sum(d) is tested.

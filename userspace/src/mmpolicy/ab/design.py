@@ -48,7 +48,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """The kind and the timing of the blocks, in seconds."""
+    """The design of an experiment: the kind of its blocks, and their times in seconds."""
 
     kind: str  # "split" or "switchback"
     block_s: float
@@ -135,8 +135,8 @@ def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float
 
 
 def planned_so_far(end: Mapping[str, Any], planned: int, known: Iterable[int]) -> int:
-    """Return the number of pairs that a run should have by now: all planned ones if the run is
-    done, else those up to the last that began.
+    """Return how many pairs a run should have by now: all planned ones if the run is done, else
+    those up to the last one that has begun.
 
     known: numbers of the pairs that have begun.
     """

@@ -50,8 +50,8 @@ def flatten(text: str) -> Numbers:
 
 
 def sum_of_zones(numbers: Numbers, key: str) -> float | None:
-    """Return the number with this key. If the kernel keeps the number for each zone, return the sum
-    over the zones; None if there is no such number.
+    """Return the number with this key in /proc/vmstat or a similar file. If the kernel keeps the
+    number for each memory zone, return the sum over the zones; None if there is no such number.
     """
     if key in numbers:
         return numbers[key]
@@ -271,8 +271,8 @@ class CgroupFile(HostFile):
         return f"/sys/fs/cgroup{self.file}"
 
     def place(self, tree: Tree) -> str:
-        """Return the path of the file in the hierarchy that has it; raise an error if there is no
-        such cgroup or file.
+        """Return the path of the file in the cgroup hierarchy that has it; raise an error if there
+        is no such cgroup or file.
         """
         cgroup, _, file = self.file.rpartition("/")
         folders = cgroup_folders(tree, cgroup or "/")

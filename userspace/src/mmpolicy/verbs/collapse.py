@@ -219,8 +219,8 @@ def _kib(pages: int) -> int:
 
 
 def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
-    """Return the memory that was not collapsed, in KiB by cause, the largest first; more: pages
-    that the run itself skipped.
+    """Return how much memory was not collapsed, in KiB by cause, the largest first. before: what
+    was found before the run. more: pages that the run itself skipped, by cause.
     """
     total = sum((seen.skipped for seen in before.values()), Counter[str]()) + more
     return {cause: _kib(pages) for cause, pages in total.most_common()}
@@ -385,7 +385,9 @@ def _run(
 
 
 def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None:
-    """Look at all processes again after the run, and complete their rows."""
+    """Read the memory of all processes again after the run, and complete their rows in
+    the table.
+    """
     for pid, row in rows.items():
         row.made_kib = done.made[pid] * BLOCK >> 10
         row.growth_kib = _kib(done.added[pid])
@@ -398,7 +400,9 @@ def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None
 
 
 def _table(rows: list[Row], made: str, later: str) -> list[str]:
-    """Return the table of processes as lines; later: text for one with no memory after the run."""
+    """Return the table of processes as lines. later: the text in place of the memory after the run,
+    for a process of which it is not known.
+    """
     header = ("PID", "NAME", "ANON_KIB", "", "NOW_KIB", "IN_2MB", "", "NOW", made, "GROWTH_KIB")
     return table(header, [
         (row.pid, row.name, row.before_kib, "->", later if row.after_kib is None else row.after_kib,

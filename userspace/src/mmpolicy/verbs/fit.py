@@ -100,7 +100,9 @@ class Points(NamedTuple):
 
 
 def points_here(facts: Facts) -> Points:
-    """Return the points that the running kernel could have."""
+    """Return the hook points of the module that the running kernel could have, or why it could have
+    none.
+    """
     if PAGE != NEEDED_PAGE:
         return Points(
             "none",
@@ -134,8 +136,8 @@ def check_kernel(facts: Facts) -> Check:
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
-    """Print the points that a kernel could have; return Exit.DONE if it could have at least one,
-    else Exit.LACKING.
+    """Print the hook points that a kernel could have. Return Exit.DONE if it could have at least
+    one, else Exit.LACKING.
     """
     kernel, points = look_at(tree, image)
     result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING

@@ -70,8 +70,8 @@ def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]
 
 
 def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
-    """Print all points of all profiles, with the active policy and the other policies of each;
-    more: further facts for JSON.
+    """Print all hook points of all profiles, each with its active policy and the other policies
+    that it could have. more: further facts for JSON.
     """
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]

@@ -254,7 +254,9 @@ def hold_of(frame: Frame) -> str:
 
 
 def memory_of(row: RowData) -> str:
-    """Return as text the memory of a row by kind, and how much of it was not looked at."""
+    """Return as text how much memory of each kind a process or unit has, and how much of it was not
+    looked at.
+    """
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])

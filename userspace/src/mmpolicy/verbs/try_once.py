@@ -397,7 +397,7 @@ class _Run:
         self.doing = ""  # name of the current phase, for the progress line
 
     def does(self, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
-        """Write the current phase to the record of the trial; left_s: the most seconds that the
+        """Write to the record of the trial which phase it is in. left_s: the most seconds that the
         measurements still take, 0 if unknown.
         """
         self.doing = doing

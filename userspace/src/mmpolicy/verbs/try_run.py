@@ -187,7 +187,7 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
-    """Return as text what the trial will change for good if its setting is kept."""
+    """Return as text what a trial changes for good if it keeps its setting."""
     if wish.candidate == SIZES:
         return keeps_sizes(tree, wish.treatment)
     name = _free_name(read_state(tree), wish)

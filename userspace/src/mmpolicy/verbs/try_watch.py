@@ -233,8 +233,9 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
 
 
 def _trial_of(tree: Tree, name: str | None) -> Trial:
-    """Return the trial whose setting can be tested: the named one, or without a name the last one
-    that has kept a setting; raise an error if its setting can neither be in force nor be bound.
+    """Return the trial whose setting `try --watch` is to test: the one with this name, or, without
+    a name, the last one that has kept a setting. Raise an error if its setting is neither in force
+    nor can be put in force again.
     """
     for trial in reversed(read_trials(tree)):
         named = trial.name == name if name else trial.profile
@@ -313,7 +314,9 @@ class Watcher:
         return bool(self._caught) or self.record.phase in (ENDED, WENT_BACK)
 
     def run(self) -> None:
-        """Run one pair of blocks in each cycle, at a random moment, until the test is over."""
+        """Until the test of the setting is over, run one pair of blocks in each cycle, at a random
+        moment of the cycle.
+        """
         self._keep(skipped="")
         self._mend()
         tell_ready()
@@ -507,7 +510,9 @@ def take_back(host: Host, trial: Trial) -> None:
 
 
 def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
-    """Return whether an entry of the state binds the service of the trial to its profile."""
+    """Return whether an entry of the module's state binds the service of the trial to the profile
+    that the trial has kept.
+    """
     if isinstance(key, UnitBinding):
         return key.unit == trial.unit and value == profile
     return isinstance(key, CgroupBinding) and value == profile

@@ -143,8 +143,8 @@ def _details(rows: Sequence[MetricResult]) -> Iterator[dict[str, Any]]:
 
 
 def page(report: Report, trial: Sequence[str] = ()) -> str:
-    """Return the report as HTML; trial: lines of the trial of `try` that it belongs to, printed
-    above it.
+    """Return the report as an HTML page. trial: lines about the trial of `try` that the report
+    belongs to; they are printed above the report.
     """
     head, lines = report.table()
     with mpl.rc_context(INLINE):

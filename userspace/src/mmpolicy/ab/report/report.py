@@ -126,7 +126,9 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Return whether both arms have the same settings: such a run measures the noise."""
+        """Return whether both arms have the same settings. Such a run shows the noise, and no arm
+        can be better.
+        """
         return bool(self.header["control"]["settings"] == self.header["treatment"]["settings"])
 
     @property
@@ -448,7 +450,9 @@ class Report:
         return [*facts, ("host", host)]
 
     def _extras(self) -> Iterator[tuple[str, str]]:
-        """Yield facts that only some runs have: the command at each switch, and counts."""
+        """Yield facts that only some runs have: the command of --at-switch, and counts of decisions
+        and timed faults.
+        """
         if self.header.get("at_switch"):
             yield "at switch", self.header["at_switch"]
         names = {"decisions": "decisions", "timed": "timed faults", "missed": "faults missed"}

@@ -70,7 +70,9 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[boo
 
 
 def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return the effect with interval and p-value that are valid however often one looks."""
+    """Return the effect with an interval and a p-value that are valid even if the run is stopped
+    because of them, however often one looks.
+    """
     _, estimate, low, high = sequence(list(pairs))
     d = in_turn(list(pairs))
     return replace(
@@ -79,7 +81,8 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with the p-value that it has if `lost` lost pairs count against it.
+    """Return the effect with the p-value that it has if `lost` lost pairs are taken as results
+    against it.
 
     If the lost pairs outweigh the effect, p is 1: they are no evidence for the other direction.
     """
@@ -337,8 +340,8 @@ def _slack(y: Vector) -> float:
 
 
 def _in_turns(first: NDArray[np.bool_]) -> Vector:
-    """Return 1 for each block with the treatment and 0 for the others, in order; first: whether the
-    first block of a pair has the treatment.
+    """Return the arm of each block of a switchback in order: 1 for the treatment, 0 for the
+    control. first: for each pair, whether its first block has the treatment.
     """
     blocks = np.repeat(first, 2, axis=-1).astype(float)
     blocks[..., 1::2] = 1 - blocks[..., 1::2]

@@ -85,8 +85,8 @@ class Changes:
             self.policies.renew()
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup of the experiment was removed; restarting: the command
-        of --at-switch may create it again.
+        """Raise StoppedError if the cgroup of the experiment was removed. restarting: True if the
+        command of --at-switch is at work, which may create the cgroup again.
         """
         if self.policies:
             self.policies.look_after(restarting)

@@ -169,8 +169,8 @@ class Runner:
             self.live.tell(self.now(), **told, left_s=self.left(), guards=dict(self.watch.last))
 
     def look(self) -> None:
-        """Raise StoppedError if the run has to end: after a signal, for a reason of the caller, or
-        because a guard is broken.
+        """Raise StoppedError if the run has to end: after a signal, for a reason that the caller
+        gives, or because a guard is broken.
         """
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
@@ -182,7 +182,7 @@ class Runner:
                 raise StoppedError("guard", *broken)
 
     def left(self) -> float:
-        """Return how many seconds the run will still take."""
+        """Return how many seconds the run is still expected to take."""
         rest = (self.blocks() - self.begun) * self.design.block_s
         here = self.block_began + self.design.block_s - self.now() if self.begun else 0.0
         return rest + max(here, 0.0)

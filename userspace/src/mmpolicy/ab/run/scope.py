@@ -67,7 +67,9 @@ class Scope:
                 )
 
     def warnings(self, state: State) -> Iterator[str]:
-        """Yield a warning for each bound cgroup inside the scope: it takes no part in the run."""
+        """Yield a warning for each cgroup inside the scope that is bound to a profile: such a
+        cgroup takes no part in the experiment.
+        """
         for path, profile in self._bound(state):
             if PurePosixPath(path).is_relative_to(self.path):
                 yield (
