@@ -266,9 +266,10 @@ static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long add
 }
 
 /*
- * Adds the pages of a call's range to their areas; the sums include the pages
- * already. Subtracts pages from the sums that are no longer mapped. Returns
- * false if an area could not be added.
+ * Adds the pages of the range of one MADV_FREE call to the areas that they are
+ * in. The sums of the process and its group include these pages already, so
+ * pages that are no longer mapped are subtracted from them. Returns false if an
+ * area could not be added.
  */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  const struct mmp_lazy_count *count, unsigned long *looks)

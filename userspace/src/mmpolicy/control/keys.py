@@ -72,7 +72,7 @@ class Lease(Sorted):
 
 @dataclass(frozen=True)
 class ExperimentFile(Sorted):
-    """The key of one file in the module's directory of the experiment."""
+    """The key, in a map of settings, of one file in the module's directory of the experiment."""
 
     name: str
 

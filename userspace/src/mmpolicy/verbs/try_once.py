@@ -146,7 +146,7 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
             raise Error(text, Exit.LACKING, verb.next_step)
     if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which runs maintain for a service"
-        raise Error(text, Exit.LACKING, "mmpolicy maintain runs in the foreground")
+        raise Error(text, Exit.LACKING, "run mmpolicy maintain in the foreground instead")
     if not wish.gains:
         text = f"{wish.candidate} is kept if CPU time per unit of work falls, so it needs --work"
         hint = f"add --work METRIC, such as requests a second; mmpolicy {wish.candidate} needs none"
@@ -179,7 +179,9 @@ def keeps(wish: OnceWish) -> str:
 
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
-    """Run a trial: measure, let the verbs work, measure again, and decide; return its record."""
+    """Run a trial, and return its record: measure, run the verbs (trim, collapse), measure again,
+    and decide whether their effect is worth keeping.
+    """
     trial, verbs = trial.keep(host.tree), wish.treatment
     with noted() as caught:
         run = _Run(host, wish, caught)
@@ -443,7 +445,9 @@ class _Run:
                 work = self.metric.over([first, second], ARMS[0]) if self.metric else None
                 if self.metric and not work:
                     raise StoppedError(
-                        "failed", f"--work {self.wish.work} did not rise, or gave no number"
+                        "failed",
+                        f"--work {self.wish.work} did not rise while the service was measured, or "
+                        "gave no number; repeat the trial under load, or with another metric",
                     )
                 if work:
                     level.work.append(work)

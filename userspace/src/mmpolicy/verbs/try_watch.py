@@ -251,7 +251,8 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Continue to test the kept setting in this process, and exit with its code.
+    """Continue, in this process, to test whether the kept setting still pays; exit with 8 (WORSE)
+    if it was given up, else with 0, or with 128 and the number of the signal.
 
     The test ends when a signal arrives, another program changes the setting, or the setting does
     harm.
