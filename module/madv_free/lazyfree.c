@@ -267,9 +267,10 @@ static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long add
 
 /*
  * Adds the pages of the range of one MADV_FREE call to the areas that they are
- * in. The sums of the process and its group include these pages already, so
- * pages that are no longer mapped are subtracted from them. Returns false if an
- * area could not be added.
+ * in. The sums of lazily freed pages of the process and of its group include
+ * these pages already, so what is not added is subtracted from them: pages that
+ * are no longer mapped, and all that remain if an area cannot be added. Returns
+ * false in that case.
  */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  const struct mmp_lazy_count *count, unsigned long *looks)

@@ -108,7 +108,9 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module(tree: Path, all_machines: Any) -> Path:
-    """Return the module that was built from the copy of the tree with the new policy."""
+    """Return the file of the module, built on this machine for the guest's kernel, from the copy of
+    the tree with the new policy.
+    """
     return build(tree, all_machines.get(mem="2G", cpus=2, swap="1G"))
 
 

@@ -179,8 +179,8 @@ def keeps(wish: OnceWish) -> str:
 
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
-    """Run a trial, and return its record: measure, run the verbs (trim, collapse), measure again,
-    and decide whether their effect is worth keeping.
+    """Run a trial, and return its record: measure, run the candidate's verbs once (trim, collapse,
+    or both for maintain), measure again, and decide whether the result is kept.
     """
     trial, verbs = trial.keep(host.tree), wish.treatment
     with noted() as caught:

@@ -251,11 +251,10 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Continue, in this process, to test whether the kept setting still pays; exit with 8 (WORSE)
-    if it was given up, else with 0, or with 128 and the number of the signal.
+    """Continue, in this process, to test whether the kept setting does harm, and end the process.
 
-    The test ends when a signal arrives, another program changes the setting, or the setting does
-    harm.
+    The exit code is 8 if the setting did harm and is back at stock, 0 after try --stop or if
+    another program has changed the setting, and 128 and its number after a signal.
     """
     host: Host = ctx.obj
     with host.tree.locked(record.lock, f"{RUN}{os.getpid()}", 0.5), noted() as caught:
