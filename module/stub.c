@@ -17,7 +17,7 @@ static int __init mmp_init(void)
 	pr_err("the pages of this kernel have %lu kB, and the module needs pages of 4 kB\n",
 	       PAGE_SIZE / 1024);
 #else
-	pr_err("this kernel has neither CONFIG_MM_POLICY (see kernel-hooks/) nor all options that the module needs without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, SMP, TRANSPARENT_HUGEPAGE\n");
+	pr_err("this kernel has neither CONFIG_MM_POLICY (see kernel-hooks/) nor all options that the module needs without it: CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, KALLSYMS_ALL, KPROBES, SMP, TRANSPARENT_HUGEPAGE, and X86_64 or ARM64_4K_PAGES\n");
 #endif
 	return -EOPNOTSUPP;
 }

@@ -266,9 +266,11 @@ static unsigned long lazy_nr(const struct mmp_lazy_call *call, unsigned long add
 }
 
 /*
- * Adds the pages of a call's range to their areas; the sums include the pages
- * already. Subtracts pages from the sums that are no longer mapped. Returns
- * false if an area could not be added.
+ * Adds the pages of the range of one MADV_FREE call to the areas that they are
+ * in. The sums of lazily freed pages of the process and of its group include
+ * these pages already, so what is not added is subtracted from them: pages that
+ * are no longer mapped, and all that remain if an area cannot be added. Returns
+ * false in that case.
  */
 static bool lazy_add_call(struct mmp_lazy *lazy, const struct mmp_lazy_call *call,
 			  const struct mmp_lazy_count *count, unsigned long *looks)

@@ -196,9 +196,15 @@ def test_an_answer_may_take_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
         raise TimeoutError
 
     found.wire = SimpleNamespace(send=told.append, recv=wait)
-    assert raised(partial(found._ask, "deed", pid=7)).message == "'prog' did not end within 60 s"
-    assert told[0] == b'["deed", {"pid": 7}]'
+    assert raised(partial(found._ask, "go", pid=7)).message == "'prog' did not end within 60 s"
+    assert told[0] == b'["go", {"pid": 7}]'
     assert told.count("tick") == 3
+    assert raised(partial(found._ask, "end", 10.0)).message == (
+        "the server did not end within 10 s after SIGTERM"
+    )
+    assert raised(partial(found._ask, "is_over")).message == (
+        "the helper process of mmpolicy bench did not answer 'is_over' within 60 s"
+    )
     found.wire.recv = lambda _size: b'{"a": 1}'
     assert found._ask("deed") == {"a": 1}
     found.wire.recv = lambda _size: b""

@@ -362,8 +362,9 @@ def test_which_changes_are_the_last(tree: FakeTree) -> None:
     tree.put("/proc/sys/kernel/random/boot_id", "later")
     with pytest.raises(Error) as old:
         journal.last_changes(tree, None)
-    assert (
-        old.value.message == "change 6, 'set' of T, was made before the boot, which has undone it"
+    assert old.value.message == (
+        "change 6, 'set' of T, was made before the last boot, which has undone all of it but "
+        "bindings of units"
     )
 
 

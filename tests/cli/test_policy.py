@@ -159,7 +159,7 @@ def test_no_helper(slots: FakeTree, run: Run, file: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(bpf, "PLACES", "/nowhere")
     monkeypatch.setenv("PATH", "/nowhere")
     result = run("policy", "load", file)
-    assert (result.code, "./dev bpf" in result.err) == (3, True)
+    assert (result.code, "./dev package --bpf" in result.err) == (3, True)
 
 
 def test_the_helper_ends_in_time(

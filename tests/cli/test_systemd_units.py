@@ -325,6 +325,13 @@ def test_a_stopped_unit_and_a_wrong_one(run: Run, host: FakeTree, words: str) ->
     assert (path.code, "give a directory below" in path.err) == (2, True)
 
 
+def test_a_stopped_unit_in_place_of_a_process(run: Run, host: FakeTree) -> None:
+    """Where a process is given by its service, a stopped service is not called unknown."""
+    stopped, wrong = run("map", "nginx"), run("map", "ngnix")
+    assert (stopped.code, "nginx.service does not run now" in stopped.err) == (2, True)
+    assert (wrong.code, "no process and no service 'ngnix'" in wrong.err) == (2, True)
+
+
 def test_a_host_without_systemd_takes_any_name(run: Run, tree: FakeTree) -> None:
     tree.put(f"{FOLDER}/50-try.toml", PROFILES)
     tree.make_profile("web")

@@ -44,7 +44,7 @@ def state() -> State:
 
 
 def begin() -> int:
-    """Start a bench in a session and process of its own; return its pid."""
+    """Start `mmpolicy bench` in a new process, which leads a session of its own; return its pid."""
     pid = os.fork()
     if not pid:
         os.setsid()
@@ -59,9 +59,11 @@ def begin() -> int:
 
 
 def kill(moments: dict[str, float]) -> None:
-    """Start a bench, and kill it and perhaps its children, each at its moment.
+    """Start `mmpolicy bench`, and kill its process and perhaps also its children, each at its own
+    moment.
 
-    moments: seconds after the start, for "bench" and, if they are killed, "children".
+    moments: seconds after the start at which to kill "bench" and, if they are to be killed,
+    "children".
     """
     start, pid = time.monotonic(), begin()
     known: set[int] = set()
@@ -76,8 +78,9 @@ def kill(moments: dict[str, float]) -> None:
 
 
 def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """Return what is wrong after a kill; [] if nothing is. The knobs must have their old values
-    again within 60 s, if needed by `ab restore`.
+    """Return what is wrong after `mmpolicy bench` was killed; [] if nothing is. All knobs must have
+    their old values again within 60 s; if the watchdog was killed, too, `ab restore` may have to
+    restore them.
     """
     end = time.monotonic() + 60
     while time.monotonic() < end:
@@ -94,12 +97,13 @@ def what_is_wrong(knobs: dict[str, str], counts: Counter[str]) -> list[str]:
 
 
 def main(seed: int, times: int) -> dict[str, object]:
-    """Kill `times` benches. The last one runs to its end, and must remove the policies that the
-    killed ones have left.
+    """Kill `mmpolicy bench` `times` times. A last bench then runs to its end, and must remove the
+    policies that the killed ones have left in force.
     """
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     knobs, before = read_knobs(TREE), state()
-    bench(1)  # loads all modules that it needs
+    # This bench loads all modules that it needs, so the next one shows how long a bench takes.
+    bench(1)
     start = time.monotonic()
     bench(1)
     most = 1.5 * (time.monotonic() - start)

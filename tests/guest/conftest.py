@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guests for the tests, and which tests run on which kernels."""
+"""Fixtures that give tests a virtual machine (guest), and the choice of the tests that run on a
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def compile_command() -> None:
-    """Compile all Python modules that the command imports: once here, as each guest is slow."""
+    """Compile all Python modules that mmpolicy imports: once on this machine, as each guest is
+    slow.
+    """
     names = "pkgutil.walk_packages(mmpolicy.__path__, 'mmpolicy.')"
     imports = f"import importlib, pkgutil, mmpolicy\nfor module in {names}:"
     imports += "\n    module.name.endswith('__main__') or importlib.import_module(module.name)"
@@ -70,21 +74,26 @@ def kernels_of(item: pytest.Item) -> set[str]:
 
 @functools.cache
 def options(tree: str) -> set[str]:
-    """Return the options that the configuration of a kernel turns on; tree: its build folder."""
+    """Return the options that are on (=y or =m) in the configuration of a kernel; tree: the build
+    folder of that kernel.
+    """
     text = Path(tree, ".config").read_text()
     return set(re.findall(r"^CONFIG_(\w+)=[ym]$", text, re.MULTILINE))
 
 
 def missing_options(item: pytest.Item) -> set[str]:
-    """Return the options that a test needs and that the kernel in KSRC lacks."""
+    """Return the configuration options that a test needs and that the kernel in KSRC lacks; the
+    test is then not run.
+    """
     marker = item.get_closest_marker("config")
     tree = os.environ.get("KSRC")
     return set(marker.args) - options(tree) if marker and tree else set()
 
 
 def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
-    """Return whether ./dev test selects a test; chosen: its kernels and markers. With --hooks,
-    tests that a stock kernel can run are left out, as ./dev test has run them.
+    """Return whether ./dev test runs a test. chosen: the kernels and markers that it was called
+    for. With --hooks, tests that a stock kernel can run are left out, as ./dev test has run them
+    before.
     """
     kernels = kernels_of(item)
     needs = kernels | {name for name in ("long", "full") if item.get_closest_marker(name)}
@@ -93,7 +102,9 @@ def is_wanted(item: pytest.Item, chosen: set[str]) -> bool:
 
 
 def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
-    """Return what a test needs, and how long it takes, for the schedule; seconds: earlier runs."""
+    """Return what a test needs, and how long it takes, so that the tests can be distributed over
+    workers. seconds: durations of tests in earlier runs.
+    """
     module = getattr(item, "module", None)
     unknown = getattr(module, "SECONDS", UNKNOWN_S)
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009
@@ -105,7 +116,9 @@ def plan(item: pytest.Item, seconds: dict[str, float]) -> Planned:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop tests that ./dev test did not select, and group those that one worker runs in a row."""
+    """Drop the tests that ./dev test did not select, and group those that one worker has to run one
+    after the other.
+    """
     chosen = set(os.environ.get("MMPOLICY_FLAVORS", "").replace("ksrc", "patched").split())
     if chosen & {"hooks", "full"}:
         chosen.add("long")
@@ -124,20 +137,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let the workers of pytest-xdist take groups of tests."""
+    """Return the scheduler by which the workers of pytest-xdist take whole groups of tests."""
     from lab.workers import Scheduling
 
     return Scheduling(config, log)
 
 
 class Stopwatch:
-    """Records how long each test took, for the next schedule."""
+    """Records how long each test took, by which the next run distributes the tests."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the time of this part of a test: its setup, call or teardown."""
+        """Add the time of one phase of a test: its setup, its call or its teardown."""
         before = self.seconds.get(report.nodeid, 0)
         self.seconds[report.nodeid] = round(before + report.duration, 1)
 
@@ -149,7 +162,9 @@ class Stopwatch:
 
 @pytest.fixture(scope="session")
 def all_machines() -> Iterator[Machines]:
-    """The guests of this worker, for the whole session; tests use the fixture `machines`."""
+    """The virtual machines (guests) that a worker of pytest boots for its tests, for the whole
+    session. Tests use the fixture `machines`.
+    """
     machines = Machines()
     yield machines
     machines.end()
@@ -157,14 +172,16 @@ def all_machines() -> Iterator[Machines]:
 
 @pytest.fixture
 def machines(all_machines: Machines) -> Iterator[Machines]:
-    """Guests that a test boots by get(); afterwards they are checked and tidied up."""
+    """Virtual machines (guests), which a test boots by get(). After the test, the guest is checked
+    for kernel bugs, and its settings are restored.
+    """
     yield all_machines
     all_machines.tidy()
 
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """The usual guest: patched, two CPUs, zram swap; the module is not loaded."""
+    """The usual guest: a patched kernel, two CPUs and swap on zram. The module is not loaded."""
     return machines.get(mem="2G", cpus=2, swap="1G")
 
 
@@ -180,5 +197,7 @@ def loaded(guest: Guest) -> Guest:
     params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in debian_flavors()],
 )
 def stock(request: pytest.FixtureRequest) -> str:
-    """Name of one of Debian's own kernels: that for clouds, and that for all machines."""
+    """The name of a kernel that Debian builds. The test runs once with the kernel for clouds, and
+    once with the kernel for all machines.
+    """
     return os.environ.get(ONE_KERNEL) or str(request.param)

@@ -28,13 +28,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-PLACE = Path("/run/containers")  # in memory, as overlayfs needs for the layers
+# a tmpfs, because overlayfs cannot keep the layers of images on the guest's root
+PLACE = Path("/run/containers")
 CGROUPS = Path("/sys/fs/cgroup")
 PROFILES = Path("/sys/kernel/mmpolicy/profiles")
 IMAGE = "localhost/program:1"
 METRICS = "http://127.0.0.1:9464"
 PATIENCE_S = 300
-NAMESPACES = {"network": 2, "pid": 1}  # of the CRI: the host's network, a PID namespace each
+# values of the CRI for a container's namespaces: the network of the host, and a PID namespace of
+# its own
+NAMESPACES = {"network": 2, "pid": 1}
 CONFIG = """
 version = 2
 root = "{place}/root"
@@ -51,7 +54,8 @@ sandbox_image = "{image}"
 runtime_type = "io.containerd.runc.v2"
 options = {{ BinaryName = "{binary}" }}
 """
-# Two manifests of the host, the second an extension of the first; neither names the containers.
+# Two manifests of the host; the second one extends the first. Neither names the containers, whose
+# pods request their profiles.
 MANIFEST = """
 version = 1
 [profiles.small.anon_order]
@@ -67,7 +71,9 @@ OTHER = '[profiles.other]\n[bindings]\n"/other" = "other"\n'
 
 
 def until(true: Callable[[], object], what: str) -> None:
-    """Wait until true() is true; end the program after PATIENCE_S. what: for the message."""
+    """Wait until true() returns true. If that takes longer than PATIENCE_S, end the program with a
+    message; what: names in it what was awaited.
+    """
     end = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > end:
@@ -87,7 +93,9 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 def image(program: bytes) -> bytes:
-    """Return an OCI image as an archive: it has one program, which sleeps unless it gets words."""
+    """Return an OCI image as a tar archive. It has one program, which sleeps if it is started
+    without arguments.
+    """
     blobs = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}'}
 
     def blob(kind: str, data: Any) -> dict[str, Any]:
@@ -112,7 +120,9 @@ def image(program: bytes) -> bytes:
 
 
 def crun(folder: Path) -> Path:
-    """Return a script that starts crun with the libraries of the Debian that it comes from."""
+    """Write a script that runs crun (from another Debian release than the guest's) with the
+    libraries of its own release; return the path of the script.
+    """
     script, usr = PLACE / "crun", folder / "usr"
     loader = f"{usr}/lib64/ld-linux-x86-64.so.2 --library-path {usr}/lib/x86_64-linux-gnu"
     script.write_text(f'#!/bin/sh\nexec {loader} {usr}/bin/crun "$@"\n')
@@ -121,7 +131,9 @@ def crun(folder: Path) -> Path:
 
 
 class Node:
-    """A container runtime with its client, and the NRI plugin of mmpolicy."""
+    """A container runtime, a client that calls its CRI, and mmpolicy's NRI plugin, which binds
+    containers to profiles.
+    """
 
     def __init__(self, folder: Path, runtime: str, program: Path, client: str, plugin: str) -> None:
         PLACE.mkdir()
@@ -148,7 +160,9 @@ class Node:
         return subprocess.Popen(argv, stdout=self.log, stderr=self.log)
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """Make one call of the runtime's CRI; return the answer. An error ends the program."""
+        """Make one call of the runtime's CRI, and return its answer. If the call fails, the program
+        ends.
+        """
         assert self.client.stdin and self.client.stdout
         self.client.stdin.write(f"{method} {json.dumps(request)}\n")
         self.client.stdin.flush()
@@ -162,7 +176,9 @@ class Node:
         self.plugin = self.start_daemon(self.command)
 
     def connected(self) -> bool:
-        """Return whether the runtime has connected to the plugin, by the plugin's metrics."""
+        """Return whether the runtime has connected to mmpolicy's NRI plugin, as the metrics of the
+        plugin say.
+        """
         try:
             with urllib.request.urlopen(METRICS) as answer:
                 return "mmpolicy_nri_connected 1" in answer.read().decode().splitlines()
@@ -177,7 +193,9 @@ class Node:
 
 
 class Pod:
-    """A pod and its running containers; `profiles` has the profile that each one requests."""
+    """A pod and its running containers. `profiles` has for each container the profile that the pod
+    requests for it.
+    """
 
     def __init__(self, node: Node, name: str, wanted: dict[str, Any]) -> None:
         self.node, self.name, self.profiles = node, name, wanted["containers"]
@@ -196,7 +214,9 @@ class Pod:
         self.attempts: dict[str, int] = dict.fromkeys(self.profiles, 0)
 
     def start(self, name: str, words: list[str]) -> Path:
-        """Start a container, or start it again; return the file with its output."""
+        """Start a container of the pod for the first time or again; return the file that its output
+        goes to.
+        """
         self.attempts[name] += 1
         log = f"{name}-{self.attempts[name]}"
         security = {
@@ -222,7 +242,9 @@ class Pod:
         return CGROUPS / self.name / self.running[name]
 
     def end(self, name: str, kill: bool) -> None:
-        """End a container: let the runtime stop it, or kill its processes behind the runtime."""
+        """End a container: ask the runtime to stop it, or, if kill is True, kill its processes
+        without the runtime's knowledge.
+        """
         if kill:
             for pid in (self.cgroup(name) / "cgroup.procs").read_text().split():
                 os.kill(int(pid), signal.SIGKILL)
@@ -238,18 +260,24 @@ class Pod:
 
 
 def is_printed(log: Path) -> bool:
-    """Return whether the program that writes to this file has printed its line."""
+    """Return whether a container's program, whose output goes to this file, has printed
+    its line.
+    """
     return log.exists() and log.read_text().endswith("\n")
 
 
 def bindings() -> dict[int, str]:
-    """Return the profile of each bound cgroup, by the id of the cgroup, as the module says."""
+    """Return the profile of each cgroup that is bound, by the id of the cgroup, as the module lists
+    them.
+    """
     files = PROFILES.glob("*/cgroups")
     return {int(word): file.parent.name for file in files for word in file.read_text().split()}
 
 
 class Run:
-    """The whole test: pods start one after the other, and all run until the end."""
+    """The whole test of the NRI plugin: pods start one after the other, and all of them run until
+    the end.
+    """
 
     def __init__(self, node: Node, words: list[str], seed: int) -> None:
         self.node, self.words, self.random = node, words, random.Random(seed)
@@ -259,7 +287,9 @@ class Run:
         self.seconds = 0.0  # duration of the last start
 
     def start(self, pod: Pod, names: list[str], plugin: str = "there") -> None:
-        """Start containers of a pod, and record what they print; plugin: its state meanwhile."""
+        """Start containers of a pod, and record what their programs print. plugin: whether
+        mmpolicy's NRI plugin was "there", "gone" or "killed" at that time; it is recorded, too.
+        """
         for name in names:
             begin = time.monotonic()
             log = pod.start(name, self.words)
@@ -269,7 +299,9 @@ class Run:
             self.starts.append({"pod": pod.name, "name": name, "folios": found, "plugin": plugin})
 
     def finish(self) -> None:
-        """Remove all pods, and record the cgroups and bindings that are left."""
+        """Remove all pods, and record which of their cgroups and bindings are left after that;
+        there should be none.
+        """
         for pod in self.pods:
             self.node.call("StopPodSandbox", pod_sandbox_id=pod.id)
             self.node.call("RemovePodSandbox", pod_sandbox_id=pod.id)
@@ -277,8 +309,8 @@ class Run:
         self.left += Path("/run/mmpolicy/owners/nri").read_text().splitlines()
 
     def look(self, when: str) -> None:
-        """Check that each running container is bound to its profile, and no other cgroup is bound.
-        when: for the list of errors.
+        """Check that each running container is bound to the profile that its pod requests, and that
+        no other cgroup is bound. when: the moment of the check, for error messages.
         """
         Path("/dev/kmsg").write_text(f"containers: {when}\n")
         wanted = {
@@ -295,8 +327,8 @@ class Run:
         subprocess.run(["mmpolicy", "apply", str(PLACE / "host.toml")], check=True, stdout=-1)
 
     def pod(self, name: str, wanted: dict[str, Any]) -> None:
-        """Add a pod. The plugin is killed once while no container starts, and once while some
-        start.
+        """Add a pod. The NRI plugin is killed once while no container starts, and once while
+        containers of the pod start.
         """
         pod = Pod(self.node, name, wanted)
         self.pods.append(pod)
@@ -319,7 +351,9 @@ class Run:
         self.look(f"{name}, all are back")
 
     def storm(self) -> None:
-        """Stop a container, start it again, and kill the plugin at a random moment of the start."""
+        """Stop a container and start it again, and kill the NRI plugin at a random moment of the
+        start.
+        """
         pod = self.random.choice(self.pods)
         name = self.random.choice(list(pod.running))
         pod.end(name, kill=False)
@@ -333,7 +367,9 @@ class Run:
 
 
 def main() -> None:
-    """Run the pods of the task; the text at the top of this file describes input and output."""
+    """Run the pods of a test in the guest. The docstring of this file describes its input and
+    output.
+    """
     folder, runtime, program, client, plugin = sys.argv[1:]
     task = json.load(sys.stdin)
     (CGROUPS / "other").mkdir()

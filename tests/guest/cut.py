@@ -54,7 +54,7 @@ AB = f"ab run --design switchback --metric vmstat.pgfault/s --block 0.3 --washou
 
 
 def run(*words: str) -> tuple[int, str]:
-    """Run the command in this process; return its exit code and output."""
+    """Run a command of mmpolicy in this process; return its exit code and its output."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -68,7 +68,7 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def change(rng: random.Random) -> list[str]:
-    """Return the words of a command that changes the state at random."""
+    """Return the words of a random command of mmpolicy that changes settings."""
     kinds = ["apply", "apply", "apply", "set", "set", "bind", "unit", "revert", "revert"]
     kind = rng.choice([*kinds, "ab", "knobs"])
     if kind == "apply":
@@ -95,9 +95,10 @@ def journal_size() -> int:
 
 
 def kill(words: list[str], seconds: float, at_work: bool) -> bool:
-    """Start a command, and kill it after some seconds; return whether it was still running.
+    """Start a command of mmpolicy, and kill it after some seconds; return whether it was still
+    running when it was killed.
 
-    at_work: the seconds count from the first line that the command writes to the journal, not from
+    at_work: count the seconds from the first line that the command writes to the journal, not from
     its start.
     """
     size, end = journal_size(), time.monotonic() + 5
@@ -119,7 +120,9 @@ def kill(words: list[str], seconds: float, at_work: bool) -> bool:
 
 
 def unreadable() -> list[str]:
-    """Return the stored files that a later command could not read, each with the error."""
+    """Return the manifests and lines of the journal that a later command could not read, each with
+    the error. A kill must not damage any.
+    """
     wrong = []
     read_journal(TREE, lambda line, why: wrong.append(f"journal, line {line}: {why}"))
     for path in [*Path("/etc/mmpolicy").glob("*.toml"), Path("/var/lib/mmpolicy/applied.toml")]:
@@ -132,8 +135,9 @@ def unreadable() -> list[str]:
 
 
 def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str]) -> list[str]:
-    """Return what is wrong after an experiment was killed. Within its lease, the state must be the
-    old one or stock. Each knob must be old, or the command must report it.
+    """Return what is wrong after an experiment was killed. Within its lease, the policies must be
+    those of before, or all at stock. Each knob must have its old value, or the command must report
+    it.
     """
     end = time.monotonic() + 60
     wrong = ["not asked"]
@@ -145,7 +149,9 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
             read_knobs(TREE) != knobs
         )
         wrong += ["the lock is held"] * bool(TREE.holder(LOCK))
-        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):  # the kill also hit the watchdog
+        # The recovery file is left, but no process holds the lock: the kill has also hit the
+        # watchdog.
+        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):
             counts["knobs left"] += 1
             told = [run(verb)[1] for verb in ("status", "doctor", "host", "export")]
             wrong += [f"not told: {text}" for text in told if "knobs" not in text]
@@ -158,8 +164,9 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
 
 
 def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
-    """Return what is wrong after a change was killed. The state must be the old one or that of the
-    journal; if it is neither, the command must report it, and `revert` must restore the old one.
+    """Return what is wrong after a command was killed while it changed settings. They must be the
+    old ones, or those of the journal's last entry. If they are neither, the command must report it,
+    and `revert` must restore the old ones.
     """
     entries = read_journal(TREE, lambda _line, _why: None)
     last = entries[-1] if entries and entries[-1].number > known else None
@@ -182,7 +189,9 @@ def after_change(before: State, known: int, counts: Counter[str]) -> list[str]:
 
 
 def main_loop(seed: int, times: int) -> dict[str, object]:
-    """Kill `times` random commands; return the counts and the faults."""
+    """Start and kill `times` random commands; return how often each case occurred, and the faults
+    that were found.
+    """
     rng, counts, wrong = random.Random(seed), Counter[str](), []
     Path("/tmp/first.toml").write_text(MANIFEST.format(policy="fixed", order=4, extra=0, group=0))
     run("apply", "/tmp/first.toml")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""An experiment that systemd runs: its user logs out, and it is watched, scraped and stopped."""
+"""Steps of a test of `ab run --detach`: the user logs out after the start, and the experiment,
+which systemd runs, is watched, scraped by Prometheus and stopped.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ OPTIONS = (
 LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; sleep 0.5; done"
 STATE = f"cd /; grep -rs . {ROOT}/experiment {ROOT}/profiles {ROOT}/state {ROOT}/lease_ms \
     {THP}/enabled {THP}/hugepages-*/enabled /proc/sys/vm/min_free_kbytes | sort"
-# A login on a terminal. When it ends, systemctl stops its scope, as logind does.
+# Imitates a login on a terminal. When the login ends, systemctl stops its scope, as logind does.
 LOGIN = f"""
 cat >/run/login <<'END'
 nohup sleep infinity >/run/nohup 2>&1 &
@@ -43,8 +45,8 @@ cat /run/begun || {{ cat /run/session /run/typescript; exit 1; }}
 LOGOUT = """
 kill -0 $(cat /run/left) && systemctl stop session-1.scope && ! kill -0 $(cat /run/left) 2>/dev/null
 """
-# The time of `ab stop` counts from its start. That of `ab status` shows how long it takes to start
-# a command in this guest.
+# The seconds that `ab stop` takes include the start of the command. How long a start takes in this
+# guest is shown by the seconds of `ab status`.
 STOP = f"""
 now() {{ cut -d ' ' -f 1 /proc/uptime; }}
 now; mmpolicy ab status >/dev/null; now
@@ -52,7 +54,7 @@ mmpolicy ab stop >/run/stopped 2>&1 &
 while grep -q '\\[always\\]' {KNOB} || [ -d {ROOT}/profiles/ab-treatment ]; do sleep 0.02; done
 now; wait $!; echo $?; now
 """
-# The program Prometheus from Debian's package, which ./dev puts into the cache.
+# the program Prometheus of Debian's package, which ./dev has put into the cache
 PROMETHEUS = f"{HOST}{cache_dir()}/prometheus/usr/bin/prometheus"
 SCRAPE = f"""
 cat >/run/prometheus.yml <<'END'
@@ -71,20 +73,22 @@ PLACES = {("aa", "control"), ("ab", "control"), ("ab", "treatment")}
 
 
 class Look(NamedTuple):
-    """The output of `ab status`, and the knob as read just after it."""
+    """One reading during an experiment: the output of `ab status`, and the value of the knob just
+    after it.
+    """
 
     status: dict[str, Any]
     knob: str
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return phase and arm that the status shows; ("", "") if no experiment runs."""
+        """Return the phase and the arm that `ab status` shows; ("", "") if no experiment runs."""
         return self.status.get("phase", ""), self.status.get("arm", "")
 
 
 def begin(guest: Guest) -> str:
-    """Start load, Prometheus, and the experiment in a login that then ends; return the path of the
-    samples file.
+    """Start a load, Prometheus, and an experiment. The experiment is started from a login that ends
+    at once, and must go on. Return the path of the samples file.
     """
     must(guest, SCRAPE)
     must(guest, f'systemd-run -q --unit=load sh -c "{LOAD}"')
@@ -92,14 +96,14 @@ def begin(guest: Guest) -> str:
 
 
 def look(guest: Guest) -> Look:
-    """Run `ab status`, and read the knob."""
+    """Run `ab status`, and read the knob that the experiment changes."""
     said, _, knob = must(guest, f"mmpolicy ab status --json; echo; cat {KNOB}").rpartition("\n\n")
     return Look(json.loads(said), knob)
 
 
 def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Look]:
-    """Look repeatedly until the run is in this phase and arm, in block `block` or a later one;
-    return all looks.
+    """Read the status repeatedly until the run is in this phase and arm, in block number `block` or
+    a later one; return all readings.
     """
     looks = [look(guest)]
     while looks[-1].place != place or looks[-1].status["block"] < block:
@@ -109,8 +113,8 @@ def look_until(guest: Guest, place: tuple[str, str], block: int = 1) -> list[Loo
 
 
 def check_looks(looks: list[Look]) -> None:
-    """Check that the knob has the value of the arm that the status shows. Only looks within a block
-    are compared, as the knob changes between blocks.
+    """Check that the knob has the value of the arm that `ab status` shows. A reading is compared
+    only if the next one is in the same block, as the knob changes between blocks.
     """
     assert {each.place for each in looks} >= PLACES
     assert {each.status.get("measured") for each in looks} >= {True, False}
@@ -130,16 +134,19 @@ def status_in_list(guest: Guest) -> str:
 
 
 def file_of(guest: Guest, path: str, folder: Path) -> Recording:
-    """Return the contents of the samples file of the run; folder: for a copy."""
+    """Return the contents of the experiment's samples file in the guest; folder: where to put a
+    copy of the file.
+    """
     copy = folder / "samples.jsonl"
     copy.write_text(must(guest, f"cat {path}"))
     return load(copy)
 
 
 def stop(guest: Guest) -> None:
-    """Stop the run, and check by the kernel's knobs how long it takes until they are restored.
+    """Stop the run by `ab stop`, and check how long it takes until the kernel's knobs are restored.
 
-    The guest is emulated, so seconds mean little: the limit is the time to start ten commands.
+    The guest is emulated, so seconds mean little: the limit is the time in which ten commands
+    start.
     """
     began, typed, restored, status, ended = map(float, must(guest, STOP).split())
     command, took = typed - began, restored - typed
@@ -150,8 +157,8 @@ def stop(guest: Guest) -> None:
 
 
 def check_file(recording: Recording) -> None:
-    """Check that the samples file says why the run ended, and that the load has fewer faults in the
-    treatment.
+    """Check that the samples file says why the run ended, and that it shows fewer page faults of
+    the load in the treatment.
     """
     end = recording.end
     print(f"restored in {end['restore_s']:.2f} s")
@@ -162,7 +169,7 @@ def check_file(recording: Recording) -> None:
 
 
 def scraped(guest: Guest) -> Scrapes:
-    """Return the samples that Prometheus has of the run, by the time of each scrape."""
+    """Return the metrics of the run that Prometheus has recorded, by the time of each scrape."""
     found: Scrapes = {}
     for name in ("phase", "arm", "block", "measured", "guard"):
         asked = ASK.format(f"mmpolicy_experiment_{name}%5B2h%5D")
@@ -173,7 +180,9 @@ def scraped(guest: Guest) -> Scrapes:
 
 
 def check_scrapes(scrapes: Scrapes, recording: Recording) -> None:
-    """Check that arm and phase in each scrape are those of the block in the samples file."""
+    """Check that the arm and the phase in each scrape of Prometheus are those that the samples file
+    has for the same block.
+    """
     places = set()
     for scrape in scrapes.values():
         block = recording.blocks.get(int(scrape["block"]) - 1)

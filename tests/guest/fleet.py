@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Three hosts for Ansible: guests with Debian, its kernel, no compiler, and an ssh server."""
+"""Three hosts that Ansible manages in a test: virtual machines with Debian and its kernel, without
+a compiler, and with an ssh server.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ from lab.programs import must
 from .system import System, debian_kernels, dev
 
 HOSTS = 3
-# Commands that configure the network, as the guest has no udev.
+# Commands that configure the network of a host. Its virtual machine has no udev, so nothing loads
+# the driver.
 NETWORK = "modprobe virtio_net && /run/vm/busybox ifconfig eth0 10.0.2.15"
-# Each test has a new host key, and a slow host must not count as lost.
+# Each test has another host key, so none is checked; ssh does not take a slow host for lost.
 SSH = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ServerAliveInterval=30"
 PATIENCE_S = 120
 
@@ -34,7 +37,9 @@ INSTALL = f"apt-get install -y --no-install-recommends {' '.join(PACKAGES)}"
 
 
 def host_system(folder: Path) -> System:
-    """Return a Debian with its own kernel; mmpolicy is not installed, but in a repository there."""
+    """Return a Debian system with Debian's kernel, for all hosts of the fleet. mmpolicy is not
+    installed, but its packages are in a repository in the system.
+    """
     (base,) = dev("root", "--fleet")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -60,7 +65,9 @@ def free_ports(count: int) -> list[int]:
 
 
 class Fleet:
-    """Hosts that have booted, and the files with which Ansible reaches them."""
+    """The booted hosts (virtual machines), and the files with which Ansible on this machine reaches
+    them.
+    """
 
     def __init__(self, guests: dict[str, Guest], pool: ThreadPoolExecutor, folder: Path) -> None:
         self.guests, self.pool = guests, pool
@@ -80,7 +87,9 @@ class Fleet:
         self.controller = Controller(folder, hosts)
 
     def each(self, command: str, timeout: float = 600) -> dict[str, str]:
-        """Run a command on all hosts at once; return the output of each, by its name."""
+        """Run a command on all hosts at the same time; return its output on each host, by the name
+        of the host.
+        """
         said = self.pool.map(lambda guest: must(guest, command, timeout), self.guests.values())
         return dict(zip(self.guests, said, strict=True))
 
@@ -92,7 +101,9 @@ class Fleet:
 
 
 def boot(system: System, port: int) -> Guest:
-    """Boot a host; port: on this machine, for its ssh server."""
+    """Boot one host of the fleet. port: the TCP port of this machine through which its ssh server
+    is reached.
+    """
     words = "transparent_hugepage=madvise"  # Debian's kernel would give huge pages to all programs
     guest = new_guest("cloud", mem="1536M", root=system.folder, append=words, ssh=port)
     guest.__enter__()
@@ -101,12 +112,15 @@ def boot(system: System, port: int) -> Guest:
 
 @contextmanager
 def booted(system: System) -> Iterator[Fleet]:
-    """Boot the hosts, and yield them; each has a writable layer of its own over the system."""
+    """Boot the hosts, and yield the fleet. Each host writes to a layer of its own above the system
+    that they share.
+    """
     folder = Path(tempfile.mkdtemp(prefix="fleet-"))  # short, as the path of a socket is limited
     make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
     subprocess.run(make, check=True)
     system.put("root/.ssh/authorized_keys", (folder / "key.pub").read_text())
-    # QEMU is killed when the thread that started it ends, so the threads live as long as the hosts
+    # QEMU is killed when the thread that started it ends, so the threads must live as long as the
+    # hosts.
     with ThreadPoolExecutor(HOSTS) as pool:
         begun = [pool.submit(boot, system, port) for port in free_ports(HOSTS)]
         try:
@@ -125,7 +139,9 @@ def booted(system: System) -> Iterator[Fleet]:
 
 
 def changed_tasks(out: str) -> set[tuple[str, str]]:
-    """Return task and host of each change that Ansible reports, made or, with --check, planned."""
+    """Return (task, host) for each change that Ansible reports. With --check, these are changes
+    that it would make.
+    """
     found, task = set(), ""
     for line in out.splitlines():
         if line.startswith("TASK ["):

@@ -13,12 +13,13 @@ from lab.guest import Guest, new_guest
 from lab.programs import must, ran, workload
 
 WORKERS = 3
-PER_SECOND = 40  # writes per second on the slowest kernel, on a machine with other load
+# writes per second that even the slowest kernel reaches while other programs load the machine
+PER_SECOND = 40
 
 
 def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """Run random writes; return their counts. The workload fails if a file differs from
-    its model.
+    """Let the workload `fuzz` make random writes to the module's files in the guest; return its
+    counts. The workload fails if a file does not have the value that its model predicts.
     """
     print(f"seed {seed}, {writes} writes", flush=True)
     module = must(guest, "modinfo -n mmpolicy").strip()
@@ -27,7 +28,7 @@ def fuzz(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 
 def run() -> None:
-    """Run ./dev fuzz: boot a guest, and write with one seed."""
+    """Be the command ./dev fuzz: boot a guest, and make random writes with one seed."""
     parser = argparse.ArgumentParser(prog="./dev fuzz", description=__doc__)
     parser.add_argument("--flavor", default="patched", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="(default: random)")

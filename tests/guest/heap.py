@@ -19,19 +19,23 @@ DONTNEED = 4
 
 
 def text(number: int) -> bytes:
-    """Return the content of a page that is in use, by its number."""
+    """Return the content that page `number` has while it is in use; each page has another
+    content.
+    """
     return (number * 7919 + 1).to_bytes(8, "little") * (PAGE // 8)
 
 
 class Heap:
-    """Memory of which each page has a known content, so that errors show."""
+    """Memory in which the content of each page is known, so that a page with a wrong content is
+    found.
+    """
 
     def __init__(self, size: int) -> None:
         self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.used = bytearray(size // PAGE)  # 1: the page has its text; 0: it is empty
 
     def put(self, number: int, is_used: int) -> None:
-        """Write a page: its text, or zeroes if it is not to be used."""
+        """Write a page: its own text if it is to be used, else zeroes, which make it empty."""
         self.used[number] = is_used
         self.memory[number * PAGE : (number + 1) * PAGE] = text(number) if is_used else bytes(PAGE)
 
@@ -41,8 +45,8 @@ class Heap:
             self.put(number, 1)
 
     def empty(self) -> None:
-        """Keep one page of each STEP pages: zero the others in one half, unmap them in the
-        other.
+        """Keep one page in use of each STEP pages. The other pages are zeroed in the first half of
+        the memory, and unmapped in the second.
         """
         half = len(self.used) // 2
         for number in range(0, len(self.used), STEP):
@@ -54,7 +58,7 @@ class Heap:
                 self.memory.madvise(DONTNEED, (number + 1) * PAGE, (STEP - 1) * PAGE)
 
     def bad(self) -> int:
-        """Return the number of pages with a wrong content."""
+        """Return how many pages do not have the content that was written to them."""
         return sum(
             self.memory[number * PAGE : (number + 1) * PAGE]
             != (text(number) if is_used else bytes(PAGE))
@@ -63,7 +67,9 @@ class Heap:
 
 
 def main(mib: int) -> int:
-    """Serve requests until /tmp/over exists; return the number of bad pages."""
+    """Answer requests of the test until it creates /tmp/over; return the number of pages with a
+    wrong content.
+    """
     heaps = [Heap((mib << 20) + BLOCK)]
     heaps[0].fill()
     Path("/tmp/ready").touch()

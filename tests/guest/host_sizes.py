@@ -28,29 +28,33 @@ LOAD = f"while :; do {HOST}{workload('touch')} forward 8 >/dev/null; done"
 
 
 def give_libraries(guest: Guest) -> None:
-    """Give the guest the libraries that a report needs, as links to those of this machine."""
+    """Give the guest the Python libraries that a report needs, as links to those of this
+    machine.
+    """
     found, place = Path(numpy.__file__).parents[1], "/usr/local/lib/python3.11/dist-packages"
     names = " ".join(f"{HOST}{path}" for name in ("numpy*", "scipy*") for path in found.glob(name))
     must(guest, f"mkdir -p {place} && ln -s {names} {place}")
 
 
 def status(guest: Guest, code: int) -> Any:
-    """Return the output of `try --status`, which must exit with this code."""
+    """Return the output of `try --status`, and check that it exits with this code."""
     result = guest.run("mmpolicy try --status --json 2>/dev/null", 300)
     assert result.rc == code, result.out
     return json.loads(result.out)
 
 
 def begin(guest: Guest) -> None:
-    """Begin a trial that would last for hours, and wait until a block has its sizes in force."""
+    """Begin a trial of folio sizes that would last for hours, and wait until a block has the sizes
+    in force.
+    """
     must(guest, f"{TRY} 3 --pairs 500", timeout=600)
     in_force = f"grep -q '.always' {NAMES[-1]} && [ -e {RECOVERY} ]"
     must(guest, f"until {in_force}; do sleep 0.1; done", 300)
 
 
 def kill(guest: Guest) -> None:
-    """Kill the trial and its watchdog at one moment, while the sizes are in force: their cgroup is
-    frozen to look, and killed as a whole.
+    """Kill the trial and its watchdog at the same moment, while the sizes of the trial are in
+    force. The cgroup of both is frozen to see whether they are; if so, it is killed as a whole.
     """
     freeze = f"echo 1 >{GROUP}/cgroup.freeze; until grep -q 'frozen 1' {GROUP}/cgroup.events; do :"
     in_force = f"done; grep -q '.always' {NAMES[-1]}"
@@ -59,8 +63,8 @@ def kill(guest: Guest) -> None:
 
 
 def check_killed(guest: Guest) -> None:
-    """Check that systemd restores the sizes after a kill. If systemd's unit is stopped, too, three
-    commands must report the sizes that are left.
+    """Check that systemd restores the folio sizes after a trial was killed. If the systemd unit
+    that does this is stopped as well, three commands must report the sizes that are left.
     """
     before = must(guest, SIZES)
     begin(guest)
@@ -81,8 +85,8 @@ def check_killed(guest: Guest) -> None:
 
 
 def check_worse(guest: Guest, unit: str) -> None:
-    """Check a trial for a service that uses one page in 64 kB: it needs more memory with the sizes,
-    so the trial ends as worse, and restores all.
+    """Check a trial of folio sizes for a service that uses one page in 64 kB. With the sizes it
+    needs more memory, so the trial must end as worse and restore all sizes.
     """
     before = must(guest, SIZES)
     words = (
@@ -98,12 +102,12 @@ def check_worse(guest: Guest, unit: str) -> None:
 
 
 def check_end(guest: Guest) -> None:
-    """Check a trial under load that systemd runs to its end: its exit code says whether the sizes
-    are kept or restored.
+    """Run a trial under load as a systemd unit to its end, and check that its exit code says
+    whether the sizes are kept or restored.
 
-    CPU time in an emulated guest proves nothing, so the test accepts either end. The lines that
-    systemd-tmpfiles would run at a boot must set the sizes again, and the commands on the page must
-    undo both.
+    CPU time in an emulated guest proves nothing, so the test accepts either end. If the sizes are
+    kept, the lines that systemd-tmpfiles would run at a boot must set them again, and the commands
+    in the report must undo both.
     """
     before = must(guest, SIZES)
     must(guest, f"systemd-run --unit=load sh -c '{LOAD}'")

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 
 class Hostile(NamedTuple):
-    """A BPF policy that must not be loadable."""
+    """A BPF policy that must be refused when it is loaded."""
 
-    why: str  # part of the line that the user sees
+    why: str  # part of the error line that the user must see
     body: str = ""
     before: str = ""
     more: str = ""  # further members of the policy
@@ -30,7 +30,8 @@ MMP_ORDER(order)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4%s);
 """
-# A policy without MMP_ORDER(), which gets its arguments as an array.
+# The source of a policy that is written without the macro MMP_ORDER(), so that it gets its
+# arguments as an array.
 BARE = """
 #include "mmpolicy.bpf.h"
 SEC("struct_ops%s/order")
@@ -40,7 +41,8 @@ __u32 order(unsigned long long *ctx)
 }
 MMP_POLICY(hostile, .order = (void *)order, .max_order = 4);
 """
-# A policy of another point: it calls a kfunc of anon_order with the context of its own point.
+# The source of a policy of another hook point, which calls a kfunc of anon_order. It passes the
+# context of its own point, which the verifier must refuse.
 ELSEWHERE = """
 #include "mmpolicy.bpf.h"
 MMP_%s(hostile)
@@ -58,12 +60,13 @@ AT_ZERO = "__u32 zero = 0; struct mmp_fault *made = bpf_map_lookup_elem(&values,
 KERNEL_FUNCTION = "calls a function of the kernel"
 NO_HELPER = "cannot use helper"
 POINTER = "STRUCT mmp_fault"  # "arg#0 pointer type ... must point" before Linux 7.3
-# The instruction in bytes, as in the kernel's own examples: clang has no name for it.
+# The BPF instruction may_goto as bytes, as in the kernel's own examples, because clang has no name
+# for it.
 MAY_GOTO = (
     'asm volatile goto("1: .byte 0xe5; .byte 0; .long ((%l[out] - 1b - 8) / 8) & 0xffff; .short 0"'
     " :::: out);"
 )
-# Turns a number of the process into a pointer of the kernel.
+# The BPF instruction that turns a number of the process into a pointer of the kernel, as bytes.
 CAST = 'asm volatile("r1 = %0; .byte 0xbf, 0x11; .short 1; .long 1; %0 = r1" : "+r"(at) :: "r1");'
 MANY = "#pragma clang loop unroll(disable)\nfor (volatile __u32 i = 0; i < 100000000; i++)"
 
@@ -74,7 +77,7 @@ HOSTILE = {
     "follows_a_number": Hostile("invalid mem", "return *(volatile __u64 *)fault->address;"),
     "reads_beyond_arguments": Hostile("invalid bpf_context", text=BARE % ("", "ctx[1]")),
     "reads_address_zero": Hostile("invalid mem", "return *(volatile __u64 *)8;"),
-    # A kfunc accepts only the fault that the module has passed in
+    # A kfunc must accept only the fault that the module has passed to the policy, no copy of it
     "fault_on_own_stack": Hostile(
         POINTER, "struct mmp_fault made = { .address = 8 }; mmp_bpf_used(&made, 0, 1);"
     ),
@@ -115,7 +118,7 @@ HOSTILE = {
         before="extern void bpf_rcu_read_lock(void) __ksym;\n"
         "extern void bpf_rcu_read_unlock(void) __ksym;",
     ),
-    # Loops of newer kernels, which the verifier does not walk through iteration by iteration
+    # Loops of newer kernels, of which the verifier does not check each iteration
     "may_goto": Hostile(
         "may_goto", f"__u32 n = 0;\nfor (;;) {{ {MAY_GOTO} n++; }}\nout:\nreturn n;"
     ),
@@ -188,7 +191,7 @@ HOSTILE = {
     "max_order_high": Hostile("max_order", more=", .max_order = 10"),
     "flags_unknown": Hostile("flags", more=", .flags = 2"),
     "no_order": Hostile("isn't referenced", more=", .order = (void *)0"),
-    # Functions for pages that belong to other points
+    # kfuncs that count pages for another hook point than the policy's own
     "pages_of_effort": Hostile(
         "expected pointer", text=ELSEWHERE % ("EFFORT", "effort", "thp_gfp", "effort")
     ),
@@ -227,5 +230,5 @@ HOSTILE = {
         'SEC(".struct_ops.link") struct tcp_congestion_ops other = { .name = "other" };\n',
     ),
 }  # fmt: skip
-# A program that the verifier cannot check completely within its limit.
+# The source of a policy whose loop is too long: the verifier cannot check it within its time limit.
 TAKES_LONG = Hostile("not done", f"__u32 n = 0;\n{MANY} n += mmp_bpf_used(fault, i, 1);\nreturn n;")

@@ -12,7 +12,9 @@ SEGMENT = struct.Struct("<IIQQQQQQ")
 
 
 def word(core: Path, address: int) -> int:
-    """Return eight bytes of the running kernel's memory as a number; core: /proc/kcore."""
+    """Return the eight bytes at an address of the running kernel's memory, as a number. core: the
+    file /proc/kcore.
+    """
     with core.open("rb", buffering=0) as file:
         head = HEADER.unpack(file.read(HEADER.size))
         file.seek(head[5])

@@ -24,7 +24,7 @@ from mmpolicy.cli import main
 
 
 def run(argv: list[str]) -> None:
-    """Run a command in this process and ignore its result."""
+    """Run a command of mmpolicy in this process, and ignore its exit code and errors."""
     with contextlib.suppress(click.ClickException, SystemExit):
         main(argv, prog_name="mmpolicy", standalone_mode=False)
 
@@ -35,7 +35,9 @@ def shell(script: str) -> str:
 
 
 def kill(before: str, commands: list[list[str]], seconds: float, after: str) -> str:
-    """Run one item of the list, see above: kill a child, and return the output of `after`."""
+    """Run the script `before`; start a child process that runs the commands, and kill it after
+    these seconds; return the output of the script `after`.
+    """
     shell(before)
     pid = os.fork()
     if not pid:

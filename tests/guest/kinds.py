@@ -36,22 +36,26 @@ def advise(start: int, size: int, advice: int) -> None:
 
 
 def private(size: int = SIZE, flags: int = 0) -> tuple[mmap.mmap, int]:
-    """Map private memory, a little more than `size`; return it, and the offset of its first aligned
-    2 MB.
+    """Map private memory, a little more than `size`. Return the mapping, and the offset in it of
+    the first address that is aligned to 2 MB.
     """
     memory = mmap.mmap(-1, size + BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
     return memory, -address(memory) % BLOCK
 
 
 def touched(memory: mmap.mmap, first: int, step: int, size: int = SIZE) -> Iterator[int]:
-    """Write to one page in each `step` bytes; yield the offsets of the pages."""
+    """Write to one page in each `step` bytes of a mapping, from offset `first` on; yield the
+    offsets of these pages.
+    """
     for at in range(first, first + size, step):
         memory[at] = 7
         yield at
 
 
 def pinned(word: str) -> None:
-    """Pin one page in each folio, or in each fourth one, by a pipe or a buffer of io_uring."""
+    """Pin one page in each folio, or in each fourth one. A page is pinned by a pipe or by a buffer
+    of io_uring, as word says.
+    """
     memory, first = private()
     places = [*touched(memory, first, 64 << 10)][:: BLOCK >> 16]
     start = address(memory)
@@ -70,7 +74,9 @@ def pinned(word: str) -> None:
 
 
 def locked(word: str) -> None:
-    """Use one page in each 64 kB, and lock all memory: after use, by mmap(), or on fault."""
+    """Use one page in each 64 kB, and lock all memory. word says when it is locked: after use, when
+    it is mapped, or on each fault.
+    """
     memory, first = private(flags=LOCKED if word == "mapped" else 0)
     where = ctypes.c_void_p(address(memory) + first), ctypes.c_size_t(SIZE)
     if word == "onfault" and libc.mlock2(*where, ONFAULT):
@@ -81,7 +87,9 @@ def locked(word: str) -> None:
 
 
 def shared(word: str) -> None:
-    """Use one page in each 2 MB of a memfd, of a tmpfs, or of inherited memory."""
+    """Use one page in each 2 MB of shared memory. word says which memory: a memfd, a file in tmpfs,
+    or anonymous shared memory.
+    """
     if word == "anonymous":
         memory = mmap.mmap(-1, SIZE)
     else:
@@ -106,7 +114,9 @@ def hugetlb(word: str) -> None:
 
 
 def ksm(word: str) -> None:
-    """Let KSM merge pages of equal content: all pages, half of them, or neighbours in pairs."""
+    """Let KSM merge pages of equal content. word says which pages are equal: all, half of them, or
+    each page with its neighbour.
+    """
     memory, first = private()
     advise(address(memory) + first, SIZE, NOHUGEPAGE)
     for number, at in enumerate(range(first, first + SIZE, PAGE)):
@@ -118,7 +128,9 @@ def ksm(word: str) -> None:
 
 
 def partly(word: str) -> None:
-    """Free all but one page of each 2 MB: by madvise(), by munmap(), or in folios of 64 kB."""
+    """Free all but one page of each 2 MB. word says how: by madvise(), by munmap(), or in folios of
+    64 kB.
+    """
     memory, first = private()
     size = 64 << 10 if word == "small" else BLOCK
     start = address(memory) + first
@@ -133,7 +145,9 @@ def partly(word: str) -> None:
 
 
 def lazily(word: str) -> None:
-    """Free memory by MADV_FREE: all pages, half of them, or every second one."""
+    """Free memory by MADV_FREE, so that the kernel frees it later. word says which pages: all, half
+    of them, or every second one.
+    """
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
@@ -144,7 +158,9 @@ def lazily(word: str) -> None:
 
 
 def swapped(word: str) -> None:
-    """Page out memory: all of it, half of it, or one page of each 2 MB."""
+    """Move memory out to swap. word says how much: all of it, half of it, or one page of
+    each 2 MB.
+    """
     memory, first = private()
     if word == "single":
         advise(address(memory) + first, SIZE, NOHUGEPAGE)
@@ -157,7 +173,9 @@ def swapped(word: str) -> None:
 
 
 def guards(word: str) -> None:
-    """Make guard pages by madvise(): every second page or one per 2 MB, in pages or huge pages."""
+    """Make guard pages by madvise(). word says which: every second page, or one per 2 MB, in memory
+    of single pages or of huge pages.
+    """
     memory, first = private()
     start = address(memory) + first
     if word != "huge":
@@ -170,8 +188,8 @@ def guards(word: str) -> None:
 
 
 def reserved(word: str) -> None:
-    """Touch single pages in 64 GiB of reserved address space: 96 MiB in a row, or 2,048 pages at
-    equal distances.
+    """Reserve 64 GiB of address space, and touch single pages in it. word says which: 96 MiB in a
+    row, or 2,048 pages at equal distances.
     """
     memory, first = private(ROOM, NORESERVE)
     advise(address(memory) + first, ROOM, NOHUGEPAGE)
@@ -186,7 +204,9 @@ KINDS: dict[str, Callable[[str], None]] = {
 
 
 def main(kind: str, *words: str) -> None:
-    """Hold memory of each word, wait, and check that its content is unchanged."""
+    """Make memory of a kind, once for each word; wait for the test, and then check that the content
+    of the memory has not changed.
+    """
     try:
         for word in words or [""]:
             KINDS[kind](word)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Repeat measurements that exceed a limit, and tests that fail, as both may be chance."""
+"""Repeats a measurement that exceeds its limit, or a test that fails with the module, before it
+counts as a failure, as either may be chance.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from scipy.stats import fisher_exact
 
 from lab.counting import Results
 
-NOISE = 0.0005  # relative error of a measurement over many faults
-RUNS = 6  # a program whose test has failed runs so often with the module, and without it
+NOISE = 0.0005  # relative error of a cost per fault, if it is measured over many faults
+# If a test of a program fails, the program runs this many times with the module, and this many
+# times without it.
+RUNS = 6
 
 Figure = Callable[[Results], float]
 Passed = frozenset[str]  # names of tests that passed
@@ -22,20 +26,26 @@ Passed = frozenset[str]  # names of tests that passed
 
 @dataclass
 class Repeated:
-    """Runs of one measurement, each in a new guest. A run is taken when its figures are needed."""
+    """A measurement that can be repeated. Each run takes place in a new guest, and only when its
+    figures are needed.
+    """
 
-    take: Callable[[frozenset[str]], Results]  # all arms, or the given ones
+    # makes one run, in which it measures all arms or only the given ones
+    take: Callable[[frozenset[str]], Results]
     runs: dict[tuple[int, frozenset[str]], Results] = field(default_factory=dict)
 
     def run(self, number: int = 0, arms: frozenset[str] = frozenset()) -> Results:
-        """Return the results of run `number`, and take it if it was not taken before."""
+        """Return the results of run `number` of the measurement; make this run if it was not made
+        before.
+        """
         key = (number, arms)
         if key not in self.runs:
             self.runs[key] = self.take(arms)
         return self.runs[key]
 
     def hold(self, limit: float, figure: Figure, what: str, *arms: str) -> None:
-        """Fail if a figure exceeds its limit in the first run, and in the median of three runs.
+        """Fail if a figure exceeds its limit in the first run, and again in the median of three
+        runs.
 
         arms: to be measured in further runs; all if none is given. The reason for further runs: the
         free lists of a guest sometimes change each round of a short case by 0.003, and rarely by
@@ -50,7 +60,8 @@ class Repeated:
 
 
 def rarer(ours: int, stock: int) -> bool:
-    """Return whether a test passes less often than at stock, beyond chance (Fisher's exact test).
+    """Return whether a test passes less often with the module than at stock, beyond chance
+    (Fisher's exact test).
 
     ours, stock: how often it passed in RUNS runs. Against 6 at stock, 3 are too few; against 5, 1
     is too few.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The guests of a test worker: one at a time, which tests with equal needs share."""
+"""The virtual machines (guests) of one worker of pytest: one runs at a time, and tests with the
+same needs share it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from . import tools
 
 
 class Machines:
-    """Boots guests, at most one at a time."""
+    """Boots virtual machines (guests) for tests, at most one at a time, and reuses a
+    running one.
+    """
 
     def __init__(self) -> None:
         self.guest: Guest | None = None
@@ -30,7 +34,7 @@ class Machines:
         return self.guest
 
     def end(self) -> None:
-        """End the running guest, if any, and fail if its kernel has logged a bug."""
+        """End the running guest, if there is one. Fail if its kernel has logged a bug."""
         guest, self.guest = self.guest, None
         if guest is None:
             return
@@ -40,7 +44,9 @@ class Machines:
             guest.close()
 
     def tidy(self) -> None:
-        """Restore the state after boot in the guest; fail if its kernel has logged a bug."""
+        """Restore the settings of the guest as they were after its boot. Fail if its kernel has
+        logged a bug.
+        """
         guest = self.guest
         if guest is None:
             return

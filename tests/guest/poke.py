@@ -24,7 +24,9 @@ def value(path: str) -> str | None:
 
 
 def poke(path: str, text: str, times: int) -> list[str | None]:
-    """Make one write; return the name of its error or "", and the values before and after."""
+    """Make one write to a file; return the name of its error ("" if it succeeded), and the values
+    of the file before and after it.
+    """
     before, error = value(path), ""
     try:
         fd = os.open(path, os.O_WRONLY)

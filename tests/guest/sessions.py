@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Run the commands that documents show, and compare their output with that in the documents."""
+"""Runs the commands that a document shows, and compares their output with that in the document."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .test_ab import INCONCLUSIVE, WORSE
 from .tools import ROOT, must, readme
 
 PLACE = "/tmp/session"  # working folder of the commands
-# Output of these commands has measured numbers, so only its first line is compared.
+# The output of these commands contains measured numbers, so only its first line is compared with
+# the document.
 MEASURED = re.compile(r"mmpolicy (stats|map|try|ab run (?!--dry-run)|ab report)")
-# Shorter durations for tests, which may run on a slower machine.
+# Shorter durations, which take the place of those in a document when a test types its commands.
 IN_A_TEST = {
     "--block 6s --washout 2s --pairs 12": "--block 2s --washout 0.5s --pairs 7",
     "--lease 1m --cmd-timeout 30s": "--lease 5m --cmd-timeout 2m",
@@ -27,7 +28,9 @@ FEW_PAIRS = "--block 1s --washout 0.2s --pairs 6 --aa-pairs 1"
 
 
 class Step(NamedTuple):
-    """A command of a document, whether it runs on the host (or at a desk), and its output there."""
+    """A command in a document: the command line, whether it runs on the host or, if `here` is
+    False, at a desk, and the output that the document shows for it.
+    """
 
     command: str
     here: bool
@@ -35,7 +38,9 @@ class Step(NamedTuple):
 
 
 def steps(text: str) -> list[Step]:
-    """Return all commands in the console blocks of a document, with the output shown below each."""
+    """Return all commands in the console blocks of a document, each with the output that the
+    document shows below it.
+    """
     blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     pattern = re.compile(r"^([#$]) (.*\n(?:> .*\n)*)((?:(?![#$] ).*\n)*)", re.MULTILINE)
     return [
@@ -46,8 +51,9 @@ def steps(text: str) -> list[Step]:
 
 
 def shape(output: str, measured: bool) -> list[str]:
-    """Return the lines of an output without what differs between hosts: numbers, hashes, the
-    compression of modules, widths of columns. measured: only the first line.
+    """Return the lines of an output without the details that differ between hosts: numbers, hashes,
+    the compression of modules, widths of columns. measured: return only the first line, as the
+    others contain measured values.
     """
     number = r"\b[0-9A-F]{20,}\b|\d[\d.:]*"
     output = re.sub(r"\.ko\.(xz|gz|zst)\b", ".ko", output)
@@ -56,7 +62,9 @@ def shape(output: str, measured: bool) -> list[str]:
 
 
 def on_the_host(guest: Guest, command: str) -> str:
-    """Run a command in the guest; it must succeed, or print that it cannot do something."""
+    """Run a command of a document in the guest, and return its output. It must succeed, or print
+    that it cannot do something.
+    """
     result = guest.run(command, 1200, cwd=PLACE)
     assert result.rc == 0 or result.out.startswith("mmpolicy: cannot "), result.out
     return result.out
@@ -72,12 +80,15 @@ def at_the_desk(command: str, folder: Path) -> str:
     return done.stdout
 
 
-# Commands whose output differs on a kernel without hooks, which has fewer policies and says why.
+# Commands that print another output than the document shows on a kernel without hooks, which lacks
+# some policies.
 OF_HOOKS = re.compile(r"mmpolicy (doctor|list|reset)\b")
 
 
 def replay(guest: Guest, name: str, folder: Path, hooks: bool = True) -> None:
-    """Type the session of a document; each command must print the output shown there."""
+    """Type all commands of a document in the guest. Each must print the output that the document
+    shows.
+    """
     must(guest, f"mkdir -p {PLACE}")
     for command, here, output in steps((TREE / f"docs/{name}.md").read_text()):
         print(f"# {command}", flush=True)  # so that a failure shows its place
@@ -123,5 +134,5 @@ def keep_it(guest: Guest) -> None:
     """Type the commands of README.md that keep the setting across a boot."""
     _, commands = readme("For one service")
     must(guest, "\n".join(["set -e", *commands]), timeout=300)
-    # no file of the package has changed, so an upgrade does not ask what to do with it
+    # No file of the package in /etc has changed, so an upgrade does not ask what to do with it.
     assert "5" not in must(guest, "dpkg --verify mmpolicy | grep /etc/ | cut -d' ' -f1 || true")

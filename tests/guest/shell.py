@@ -21,7 +21,9 @@ also in /root. What you change is gone when you leave (exit). The host's files a
 
 
 def with_packages(system: System) -> None:
-    """Install the packages by the line that `./dev package` prints, as README.md tells users."""
+    """Install mmpolicy's packages in the system. The command is the line that `./dev package`
+    prints, as README.md tells users.
+    """
     system.put("etc/systemd/system/redis-server.service.d/lean.conf", REDIS)
     (line,) = re.findall("^to install them, as root: (apt install /.*)$", dev_says("package"), re.M)
     debs = [Path(word) for word in line.split()[2:]]
@@ -34,7 +36,7 @@ def with_packages(system: System) -> None:
 
 
 def main() -> int:
-    """Boot the system, and connect the terminal to its shell."""
+    """Boot the Debian system as a virtual machine, and connect the terminal to a shell in it."""
     if os.geteuid():
         raise VmError("a Debian of its own takes root to install and to serve to the guest")
     if not sys.stdin.isatty():

@@ -16,7 +16,8 @@ from pathlib import Path
 KEYS = 100_000
 SIZE = 200
 BATCH = 100
-SAVE_EVERY = 50_000  # writes between two snapshots, which take about a second in the guest
+# redis takes a snapshot after this many writes; it lasts about a second in the guest
+SAVE_EVERY = 50_000
 
 
 def of_cgroup(cgroup: str, file: str, key: str) -> int:
@@ -34,7 +35,7 @@ class Server:
         self.lines = self.socket.makefile("rb")
 
     def ask(self, commands: list[list[bytes]]) -> list[bytes]:
-        """Send commands; return the first line of the answer to each."""
+        """Send commands to redis; return the first line of its answer to each."""
         text = b"".join(
             b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(w), w) for w in words)
             for words in commands
@@ -43,7 +44,7 @@ class Server:
         return [self.lines.readline() for _ in commands]
 
     def write(self, keys: list[int], round_: int) -> None:
-        """Overwrite these keys with values of this round."""
+        """Overwrite these keys with new values, which contain the number of the round."""
         value = (b"%d" % round_ * SIZE)[:SIZE]
         for answer in self.ask([[b"SET", b"key:%d" % key, value] for key in keys]):
             if answer != b"+OK\r\n":
@@ -51,7 +52,9 @@ class Server:
 
 
 def main(path: str, cgroup: str, writes: int) -> None:
-    """Fill redis; then write and measure, and print the result."""
+    """Fill redis with keys; then overwrite keys, take snapshots and measure, and print
+    the result.
+    """
     server = Server(path)
     for first in range(0, KEYS, BATCH):
         server.write(list(range(first, first + BATCH)), 1)

@@ -18,18 +18,20 @@ import pytest
 from lab.guest import SERIES
 from lab.machine import TREE, Kernel, cache_dir
 
-# Marks tests that boot a Debian of their own, as the root file system of arm64 has no systemd.
+# A marker for tests that boot a Debian with systemd; the root file system for arm64 has none.
 AMD64 = pytest.mark.amd64("the root of arm64 has no systemd")
-# Where the files of this machine are seen, in the folder and in its guest.
+# The path under which the files of this machine are visible, both in the system's folder and in its
+# guest.
 HOST = "/run/vm/host"
-# Enters the folder in a mount namespace of its own, so that its mounts end with the command.
+# A script that changes its root to the folder of a system. It runs in a mount namespace of its own,
+# so that its mounts end with it.
 ENTER = """
 mkdir -p "$1$3/$2" && mount --bind "$2" "$1$3/$2" && mount -t proc proc "$1/proc" || exit
 exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     DEBIAN_FRONTEND=noninteractive sh -c "$4"
 """
-# Paths that do not count as changed: they differ between boots, are written at midnight, or
-# belong to dpkg or to the tests.
+# Paths in which a change does not count, because they differ between boots, are written at
+# midnight, or belong to dpkg or to the tests.
 NOISE = re.compile(
     r"/(proc|sys|dev|run|tmp|root|var/(log|cache|tmp|backups|lib/(dpkg|systemd|apt|redis|logrotate))"
     r"|etc/machine-id"
@@ -40,7 +42,9 @@ NOISE = re.compile(
 
 @contextmanager
 def folder_of_root(name: str) -> Iterator[Path]:
-    """Make a folder for a system whose files belong to root; it is removed at the end."""
+    """Yield an empty folder for a Debian system, whose files belong to root; it is removed at the
+    end.
+    """
     if os.geteuid():
         pytest.skip("a Debian of its own takes root to install and to serve to the guest")
     path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=cache_dir()))
@@ -59,14 +63,18 @@ def dev_says(*words: str, tree: Path = TREE) -> str:
 
 
 def dev(*words: str, tree: Path = TREE) -> list[Path]:
-    """Run a command of ./dev; return the paths on the last line of its output that lists paths."""
+    """Run a command of ./dev; return the paths from its output, on the last of the lines that list
+    paths.
+    """
     found = [line.split()[1:] for line in dev_says(*words, tree=tree).splitlines()]
     paths = [words for words in found if words and all(word.startswith("/") for word in words)]
     return [Path(word) for word in paths[-1]]
 
 
 def packages(folder: Path, version: str) -> list[Path]:
-    """Build packages of this tree with this version; return their files."""
+    """Build mmpolicy's packages from this tree, with the given version; return the
+    package files.
+    """
     copy = folder / f"tree-{version}"
     left_out = {"tests", "bench", "docs", "kernel-hooks", "__pycache__"}
 
@@ -85,14 +93,16 @@ def packages(folder: Path, version: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class System:
-    """A folder with a system, and the kernel that its guest boots."""
+    """A folder with a complete Debian system, and the kernel that its virtual machine boots."""
 
     folder: Path
     source: Path
     release: str
 
     def run(self, command: str) -> str:
-        """Run a command in the folder as its root, on this machine; it must succeed."""
+        """Run a command on this machine with the folder of the system as its root; it
+        must succeed.
+        """
         argv = ["unshare", "--mount", "sh", "-c", ENTER, "enter"]
         argv += [str(self.folder), str(self.source), HOST, command]
         done = subprocess.run(
@@ -104,7 +114,7 @@ class System:
         return text
 
     def put(self, path: str, text: str) -> None:
-        """Write a file in the system; path: within it."""
+        """Write a text file in the system; path: its path within the system."""
         file = self.folder / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -152,12 +162,14 @@ def put_kernel(system: System, modules: Path) -> None:
 
 
 def listing(text: str) -> set[str]:
-    """Return the lines that LIST has printed, without paths that match NOISE."""
+    """Return the lines that the script LIST has printed, except lines of paths in which changes do
+    not count (NOISE).
+    """
     return {line for line in text.splitlines() if not NOISE.fullmatch(line.split("\t")[0])}
 
 
-# Prints each path with its kind, and for a file also its size and when it was written. Headers of
-# the kernel are left out, as they are many.
+# A script that prints each path with its kind, and for a file also its size and its modification
+# time. Kernel headers are left out, as they are many.
 LIST = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path '/usr/src/linux-headers-*' \) \
     -prune -o -type f -printf '%p\t%m %s %T@\n' -o -printf '%p\t%y%l\n'

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`ab run` on a real kernel: experiments find true effects, and always restore the state."""
+"""`ab run` on a real kernel: experiments find effects that exist, and always restore the settings
+of before.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,14 @@ INCONCLUSIVE, WORSE = 7, 8
 
 
 def says(pattern: str, key: str) -> str:
-    """Return the text of a metric: the number after `key` in the output of the workload touch,
-    which each sample runs with this pattern.
+    """Return the definition of a metric: a command that runs the workload touch with an access
+    pattern, and takes the number after `key` from its output. Each sample runs this command.
     """
     return f"{key}=cmd:{workload('touch')} {pattern} | grep -o '\"{key}\": [0-9]*'"
 
 
 def ab_run(guest: Guest, words: str, *metrics: str) -> str:
-    """Return a command line for an experiment, preceded by the path of its samples file and a
+    """Return a command line that runs an experiment, preceded by the path of its samples file and a
     space.
     """
     out = f"/run/ab-{next(NUMBERS)}.jsonl"
@@ -60,8 +62,8 @@ def report_of(
     codes: Sequence[int] = (0,),
     noisy: str = "no metric",
 ) -> dict[str, Any]:
-    """Run an experiment to its end in the guest, and return its report, which this machine makes,
-    as it is faster.
+    """Run an experiment to its end in the guest, and return its report. The report is made on this
+    machine, which is faster than the guest.
 
     codes: exit codes that the report may have. noisy: a metric that may vary too much for a
     finding, such as a time in an emulated guest.
@@ -108,9 +110,9 @@ def seen_in_a_browser(data: dict[str, Any], page: Path) -> None:
         assert (pixels == [round(255 * part) for part in to_rgb(colour)]).all(axis=2).sum() > 50
 
 
-# Experiments that find true effects. The guest's clock counts instructions (icount) and jumps while
-# the guest waits: an idle second takes no time, a read from the host some. Blocks are long, so that
-# a jump is a small part of one.
+# Experiments in which `ab run` must find effects that exist. The guest's clock counts instructions
+# (icount) and jumps while the guest waits: an idle second takes no time, a read from the host some.
+# Blocks are long, so that a jump is a small part of a block.
 
 OPTIONS = "--design switchback --aa-pairs 2 --pairs 12 --lease 1h --cmd-timeout 1h"
 LONG_BLOCKS = f"{OPTIONS} --block 100 --washout 20 --interval 80"
@@ -126,7 +128,7 @@ def counting(machines: Machines) -> Guest:
 
 
 def test_equal_arms(counting: Guest, tmp_path: Path) -> None:
-    """A run with equal arms finds no effect."""
+    """An experiment with the same settings in both arms finds no effect."""
     metrics = says("every_64k 4", "kb"), says("forward 4", "faults")
     words = f"{LONG_BLOCKS} --control {FIXED}"
     report = report_of(counting, words, *metrics, folder=tmp_path, codes=[INCONCLUSIVE])
@@ -162,8 +164,8 @@ def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) ->
 
 
 def test_guard_restores_within_a_second(counting: Guest) -> None:
-    """At most a second after a guard is broken, another process reads the old value from
-    the knob.
+    """At most a second after a guard of an experiment is broken, another process reads the former
+    value from the knob.
     """
     guest = counting
     never_idle = guest.start("exec chrt -i 0 sh -c 'while :; do :; done'")  # so no clock jumps
@@ -195,7 +197,8 @@ def test_guard_restores_within_a_second(counting: Guest) -> None:
     assert stopped - broken <= restored - broken <= 1
 
 
-# From here on the clock is real, as leases expire by it and must not see jumps.
+# From here on, tests use a guest with a real clock. Leases expire by the clock, which therefore
+# must not jump.
 
 
 def wait_for(guest: Guest, condition: str) -> None:
@@ -209,7 +212,9 @@ ENDLESS = "--block 0.3 --washout 0.1 --interval 0.1 --aa-pairs 2 --pairs 500"
 
 
 def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple[str, Job]:
-    """Start an experiment that would last for long; return the PID of its process, and its job."""
+    """Start an experiment that lasts longer than the test. Return the PID of its process, and the
+    job of the guest's shell.
+    """
     metric = "vmstat.pgfault/s" if design == "switchback" else "arm.anon_order.allocated_order_4"
     words = f"--design {design} {ENDLESS} --lease {lease} --control {FIXED} --treatment {ADAPTIVE}"
     words += f" {more}"
@@ -222,8 +227,8 @@ def begin(guest: Guest, design: str, lease: str = "1m", more: str = "") -> tuple
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
-    """After SIGKILL at any moment of a run, all is at stock within the lease, and the run has left
-    no file of its own.
+    """After SIGKILL at any moment of an experiment, all policies are at stock within its lease, and
+    it has left no file of its own.
     """
     rng = random.Random(times)
     before = must(loaded, STATE)
@@ -246,8 +251,8 @@ def test_sigkill_ends_in_stock(loaded: Guest, times: int) -> None:
 
 
 def test_two_at_once(loaded: Guest) -> None:
-    """A second run is refused with an error that names the first; SIGHUP and SIGTERM end the first
-    one and restore the state.
+    """While an experiment runs, a second one is refused with an error that names the first. SIGHUP
+    and SIGTERM end the first one and restore the former state.
 
     SIGINT is not tested: a background job of the shell and its children ignore it.
     """
@@ -266,8 +271,8 @@ def test_two_at_once(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
-    """A run is refused in a cgroup that is bound or inside a bound one. If its cgroup is removed, a
-    run ends.
+    """An experiment is refused in a cgroup that is bound to a profile or inside a bound one. If the
+    cgroup of a running experiment is removed, the experiment ends.
     """
     inner = "/sys/fs/cgroup/scope/inner"
     must(loaded, f"mkdir -p {inner}; mmpolicy profile create own")
@@ -294,8 +299,9 @@ def test_a_cgroup_that_cannot_take_part(loaded: Guest) -> None:
 
 
 def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
-    """If --at-switch creates the cgroup of a run again, the policy decides for its new processes.
-    If no process is in the cgroup, the report says that nothing was compared.
+    """If the command of --at-switch creates the cgroup of an experiment again, the policy of the
+    arm also decides for processes in the new cgroup. If no process is in the cgroup, the report
+    says that nothing was compared.
     """
     folder = "/sys/fs/cgroup/again"
     must(loaded, f"mkdir {folder}")
@@ -321,7 +327,9 @@ def test_a_cgroup_that_is_made_anew(loaded: Guest, tmp_path: Path) -> None:
 
 
 def test_split(loaded: Guest, tmp_path: Path) -> None:
-    """With --design split, only processes of the control get large folios on sparse access."""
+    """With --design split, on sparse access, only the processes in the control arm (`fixed`) get
+    large folios, and those in the treatment arm do not.
+    """
     touch = f"{workload('touch')} every_64k 1 >/dev/null"
     job = loaded.start(f"while [ ! -e /run/enough ]; do {touch}; done")
     words = (

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Knobs of a kernel without hooks as arms, without the module: programs show the folios
-they get.
+"""Experiments whose arms set knobs of a kernel without hooks; the module is not loaded. Programs
+print the folios that they get.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from .tools import ROOT, THP, Pages, folios, must
 pytestmark = pytest.mark.flavor("unpatched")
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
-# Metric: 1 if a program gets folios of 64 kB, else 0.
+# A metric: 1 if a program with dense access gets folios of 64 kB, else 0.
 LARGE = f"large=cmd:{workload('ops')} {DENSE} | grep -c '\"4\"' || true"
-# When huge pages are turned off, the kernel also changes min_free_kbytes.
+# An arm that turns huge pages off, on which the kernel also changes min_free_kbytes by itself.
 ARM = "hugepages-64kB/enabled=always,transparent_hugepage/enabled=never"
 ARM += ",compaction_proactiveness=0,khugepaged/pages_to_scan=1"
 KNOBS = f"cd / && find {THP} /proc/sys/vm -type f -perm -600 ! -name stat_refresh | sort"
 KNOBS += " | xargs grep -s ."
-# Prints the oom_score_adj of the child of the process whose PID is in the file {mark}.
+# A command that prints the oom_score_adj of the watchdog: of the child of the process whose PID is
+# in the file {mark}.
 SPARED = (
     'cd /proc; cat $(grep -ls "^PPid:.$(cat {mark})$" [0-9]*/status | sed s/status/oom_score_adj/)'
 )
@@ -45,8 +46,8 @@ def plain(machines: Machines) -> Guest:
 
 
 def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
-    """Programs get folios of 64 kB in blocks of the treatment alone; at the end all knobs have
-    their old values.
+    """In an experiment with knobs, programs get folios of 64 kB only in blocks of the treatment. At
+    its end, all knobs have their former values.
     """
     free = must(plain, f"cat {FREE}; echo 12345 >{FREE}")
     before = must(plain, KNOBS)
@@ -69,8 +70,8 @@ def test_what_programs_get_changes_with_the_arm(plain: Guest) -> None:
 
 @pytest.mark.parametrize("times", [pytest.param(3), pytest.param(20, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
-    """After SIGKILL at any moment of a run, knobs and folios are as before within the lease, as the
-    watchdog restores them.
+    """After SIGKILL at any moment of an experiment, knobs and folios are as before within the
+    lease, because the watchdog restores them.
     """
     rng, before, in_force = random.Random(times), must(plain, KNOBS), 0
     endless = (
@@ -103,8 +104,8 @@ def test_sigkill_at_any_moment(plain: Guest, times: int) -> None:
 
 
 def test_what_the_administrator_writes_stays(plain: Guest) -> None:
-    """If an administrator writes to a knob of a run, the run ends and says so. The written value
-    stays, and the other knobs are restored.
+    """If an administrator writes to a knob that an experiment uses, the experiment ends and says
+    so. The written value stays, and the other knobs get their former values.
     """
     before = must(plain, KNOBS)
     words = "--design switchback --block 1 --washout 0.1 --interval 0.1 --aa-pairs 0 --pairs 500"
@@ -112,7 +113,8 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
     command = ab_run(plain, words, "vmstat.pgfault/s").split(" ", 1)[1]
     job = plain.start(command)
     wait_for(plain, f"grep -q '.always' {THP}/hugepages-64kB/enabled && [ -e {RECOVERY} ]")
-    # the run may overwrite a write that comes at the same moment, so repeat until it sees one
+    # The experiment may overwrite a write that comes at the same moment as its own, so repeat the
+    # write until the experiment notices it.
     file, ends = f"{THP}/hugepages-64kB/enabled", f"[ ! -e {RECOVERY} ]"
     must(plain, f"until {ends}; do echo madvise >{file}; sleep 0.3; done", 60)
     result = job.wait()
@@ -124,8 +126,8 @@ def test_what_the_administrator_writes_stays(plain: Guest) -> None:
 
 
 def test_what_is_shown_without_the_module(plain: Guest) -> None:
-    """Without the module, `mmpolicy thp` shows sizes, counters and cgroups for a running
-    program.
+    """On a kernel without the module, `mmpolicy thp` shows folio sizes, counters and cgroups while
+    a program runs.
     """
     must(
         plain, "mkdir -p /sys/fs/cgroup/shown; echo +memory >/sys/fs/cgroup/cgroup.subtree_control"

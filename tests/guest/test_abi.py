@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""docs/sysfs-abi.txt agrees with the files of the module: each has an entry, each entry a file, and
-each refuses the writes that its entry names.
+"""docs/sysfs-abi.txt agrees with the files of the module: each file has an entry, each entry a
+file, and each file refuses the writes that its entry excludes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ FOLDERS = f"{ROOT} /sys/kernel/debug/mmpolicy /sys/module/mmpolicy/parameters"
 NOBODY = 65534
 
 
-# Errors that depend on other state, such as profiles: test_profiles.py and others test them.
+# Errors that depend on other state, such as existing profiles. They are not tested here, but in
+# test_profiles.py and others.
 OWN_TESTS = {"ENOENT", "EEXIST", "ENOSPC", "ESRCH", "EBUSY"}
 
 ENDS = ("", "\n")
@@ -28,25 +29,27 @@ NOT_WORDS = ["\n", "Stock", "stoc", "stock adaptive", " stock", "[stock]", "0", 
 
 
 def live(guest: Guest) -> dict[str, int]:
-    """Return path and mode of each file of the module."""
+    """Return the mode of each file that the module has in sysfs and debugfs, by path."""
     found = must(guest, f"find {FOLDERS} -type f -printf '%p %m\\n'")
     return {path: int(mode, 8) for path, mode in map(str.split, found.splitlines())}
 
 
 def entry_of(path: str) -> Entry:
-    """Return the only entry of the document that matches the path of a file."""
+    """Return the entry of docs/sysfs-abi.txt for a file; exactly one entry must match its path."""
     (found,) = [entry for entry in ENTRIES if entry.matches(path)]
     return found
 
 
 def files(guest: Guest) -> list[tuple[str, Entry]]:
-    """Return path and entry of each file that is documented as ABI."""
+    """Return (path, entry) for each file of the module that is documented as stable ABI."""
     pairs = [(path, entry_of(path)) for path in live(guest)]
     return [(path, entry) for path, entry in pairs if entry.is_abi]
 
 
 def plain_files(guest: Guest) -> list[tuple[str, Entry]]:
-    """Return path and entry of each file that takes a number of a range, or one of some words."""
+    """Return (path, entry) for each file that takes either a number within a range or one of some
+    words.
+    """
     pairs = [pair for pair in files(guest) if not {"ENOENT", "ESRCH"} & {*pair[1].errors}]
     return [(p, e) for p, e in pairs if (e.range or e.values) and not p.endswith("/enabled")]
 
@@ -60,25 +63,27 @@ def read(guest: Guest, path: str) -> str:
 
 
 def test_every_file_is_documented(loaded: Guest) -> None:
-    """Each live file has exactly one entry in the document, which gives its mode."""
+    """Each file of the module has exactly one entry in docs/sysfs-abi.txt, which gives its mode."""
     must(loaded, f"echo other >{ROOT}/profiles/create")
     assert {path: entry_of(path).mode for path in live(loaded)} == live(loaded)
 
 
 def test_every_entry_is_live(loaded: Guest) -> None:
-    """Each entry of the document has a live file."""
+    """Each entry of docs/sysfs-abi.txt matches a file that the module has."""
     paths = live(loaded)
     missing = [e.pattern for e in ENTRIES if not any(e.matches(path) for path in paths)]
     assert not missing
 
 
 def test_files_belong_to_root(loaded: Guest) -> None:
-    """All files belong to root, so their mode decides who may write."""
+    """All files of the module belong to root, so that their mode decides who may write."""
     assert must(loaded, f"find {FOLDERS} ! -user root -o ! -group root") == ""
 
 
 def test_defaults(loaded: Guest) -> None:
-    """After load, each file has the default that the document gives."""
+    """After the module is loaded, each of its files has the default value that docs/sysfs-abi.txt
+    gives.
+    """
     for path, entry in files(loaded):
         if entry.default is not None:
             text = read(loaded, path)
@@ -86,7 +91,9 @@ def test_defaults(loaded: Guest) -> None:
 
 
 def test_policies(loaded: Guest) -> None:
-    """A policy file lists the documented words; the active one, in brackets, is the default."""
+    """A file `policy` lists exactly the words that are documented. The active policy, in brackets,
+    is the documented default.
+    """
     for path, entry in files(loaded):
         if entry.mode == 0o644 and entry.values:
             words = read(loaded, path).split()
@@ -95,8 +102,8 @@ def test_policies(loaded: Guest) -> None:
 
 
 def test_knobs_are_told_of(loaded: Guest) -> None:
-    """The folder `knobs` has an entry for each documented knob, and no other: its range, default,
-    unit and meaning.
+    """The folder `knobs` in sysfs has an entry for each documented knob, and no other. It gives the
+    range, the default, the unit and the meaning that are documented.
     """
     folder, profile = f"{ROOT}/knobs", f"{ROOT}/profiles/default/"
     told: dict[str, dict[str, str]] = {}
@@ -116,7 +123,7 @@ def test_knobs_are_told_of(loaded: Guest) -> None:
 
 
 def test_counters(loaded: Guest) -> None:
-    """The lines of a stats file are the documented counters, with numbers."""
+    """The lines of each file `stats` are the documented counters, each with a number."""
     for path in live(loaded):
         if path.endswith("/stats"):
             pairs = [line.split() for line in read(loaded, path).splitlines()]
@@ -128,7 +135,7 @@ def test_counters(loaded: Guest) -> None:
 
 
 def entry_counts(pattern: str, name: str) -> bool:
-    """Return whether a counter's name matches a pattern of the document."""
+    """Return whether the name of a counter matches a pattern of docs/sysfs-abi.txt."""
     return Entry("", "", 0, None, (), None, None, (), (pattern,)).counts(name)
 
 
@@ -136,7 +143,9 @@ def entry_counts(pattern: str, name: str) -> bool:
 
 
 def test_bounds_are_accepted(loaded: Guest) -> None:
-    """Each file accepts its smallest and its largest number, with and without a newline."""
+    """Each file for a number accepts its smallest and its largest documented value, with and
+    without a newline.
+    """
     pokes = []
     for path, entry in plain_files(loaded):
         if entry.range and entry.mode & 0o200:
@@ -158,7 +167,7 @@ def test_words_are_accepted(loaded: Guest) -> None:
 
 
 def test_reset_restores_every_default(loaded: Guest) -> None:
-    """Reset restores the defaults after any write."""
+    """A write to `reset` restores the defaults of all files after any other writes."""
     pokes = []
     for path, entry in plain_files(loaded):
         if entry.mode == 0o644:
@@ -175,8 +184,8 @@ def test_reset_restores_every_default(loaded: Guest) -> None:
 
 
 def number_pokes(path: str, entry: Entry) -> list[Poke]:
-    """Return all wrong writes to a file that takes a number, with the errors that they
-    must give.
+    """Return all invalid writes to a file that takes a number, each with the error that it must
+    give.
     """
     assert entry.range
     outside = [*OUTSIDE, str(entry.range[0] - 1), str(entry.range[1] + 1)]
@@ -191,7 +200,9 @@ def number_pokes(path: str, entry: Entry) -> list[Poke]:
 
 
 def word_pokes(path: str, entry: Entry) -> list[Poke]:
-    """Return all wrong writes to a file that takes a word, with the errors that they must give."""
+    """Return all invalid writes to a file that takes a word, each with the error that it
+    must give.
+    """
     return [
         *(Poke(path, text, 1, ("EINVAL",)) for text in NOT_WORDS if text not in entry.values),
         Poke(path, "stock", 1000, ("EINVAL",)),
@@ -201,7 +212,7 @@ def word_pokes(path: str, entry: Entry) -> list[Poke]:
 
 
 def test_bad_writes_are_refused(loaded: Guest) -> None:
-    """Each bad write fails with the documented errno, and changes no value."""
+    """Each invalid write to a file fails with the documented errno, and changes no value."""
     pokes = []
     for path, entry in files(loaded):
         if entry.mode & 0o200 and (entry.range or entry.values):
@@ -227,7 +238,9 @@ def test_reset_cannot_be_read(loaded: Guest) -> None:
 
 
 def test_only_root_writes(loaded: Guest) -> None:
-    """Other users get EACCES, and may read as the mode permits."""
+    """Users other than root get EACCES when they write to a file, and may read it as its mode
+    permits.
+    """
     pokes = []
     for path, entry in files(loaded):
         text = str(entry.range[1]) if entry.range else "stock" if "policy" in path else "1"

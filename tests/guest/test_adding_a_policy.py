@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A copy of the tree follows docs/adding-a-policy.md literally, and the policy that this adds then
-decides folios in a guest.
+"""A copy of the source tree is changed literally as docs/adding-a-policy.md says; in a guest, the
+policy that this adds then decides which folios programs get.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ POLICIES = re.compile(
 
 
 class Block(NamedTuple):
-    """A block of the document, and the file that it is for: the last one named before the block."""
+    """A code block of docs/adding-a-policy.md, and the file that its code belongs to: the last file
+    named in the text before the block.
+    """
 
     path: str
     kind: str
@@ -39,7 +41,7 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    """Return all blocks of the document in order."""
+    """Return all code blocks of docs/adding-a-policy.md, in order."""
     text = (TREE / "docs/adding-a-policy.md").read_text()
     found = re.findall(r"((?:[^\n]+\n)+)\n```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return [
@@ -49,14 +51,18 @@ def blocks() -> list[Block]:
 
 
 def below_its_kind(text: str, line: str) -> str:
-    """Return a text with a line inserted below the last line that begins with the same word."""
+    """Return a text with a line inserted below the last line that begins with the same word, so
+    that lines of one kind stay together.
+    """
     kind = re.split(r"[/,]", line)[0]
     at = text.rindex("\n", 0, text.index("\n", text.rindex(f"\n{kind}") + 1) + 1) + 1
     return text[:at] + line + text[at:]
 
 
 def follow(tree: Path) -> list[str]:
-    """Change a copy of the tree as the document says; return the lines it adds to the module."""
+    """Change a copy of the source tree as docs/adding-a-policy.md says; return the lines that this
+    adds to the module.
+    """
     added = []
     listed = 0
     for block in blocks():
@@ -74,7 +80,9 @@ def follow(tree: Path) -> list[str]:
 
 
 def build(tree: Path, guest: Guest) -> Path:
-    """Build the module for the kernel of a guest, without any warning; return its file."""
+    """Build the module from this tree for the kernel of a guest; return the module's file. The
+    build must print no warning.
+    """
     source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
     argv = ["make", "-C", str(source.resolve()), f"M={tree}", "W=1", "modules"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -85,7 +93,9 @@ def build(tree: Path, guest: Guest) -> Path:
 
 @pytest.fixture(scope="module")
 def tree() -> Iterator[Path]:
-    """Make a copy of the tree with the policy of the document; it is removed at the end."""
+    """Yield a copy of the source tree to which the policy of docs/adding-a-policy.md is added; it
+    is removed at the end.
+    """
     copy = Path(tempfile.mkdtemp(prefix="policy-", dir=cache_dir()))
     for name in COPIED:
         (copy / name).parent.mkdir(exist_ok=True)
@@ -98,19 +108,23 @@ def tree() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def module(tree: Path, all_machines: Any) -> Path:
-    """Return the module built from the copy of the tree."""
+    """Return the file of the module, built on this machine for the guest's kernel, from the copy of
+    the tree with the new policy.
+    """
     return build(tree, all_machines.get(mem="2G", cpus=2, swap="1G"))
 
 
 @pytest.fixture
 def known(guest: Guest, module: Path) -> Guest:
-    """Return a guest with the module of the copy loaded."""
+    """Return a guest in which the module with the new policy is loaded."""
     must(guest, f"insmod {module}")
     return guest
 
 
 def test_unit_tests(tree: Path) -> None:
-    """The tests that the document adds pass, and so do those that run for every policy."""
+    """The unit tests that docs/adding-a-policy.md adds pass, and so do the tests that run for every
+    policy.
+    """
     environment = {key: value for key, value in os.environ.items() if key != "MMPOLICY_CACHE"}
     done = subprocess.run(
         [tree / "tests/unit/run", "first_page", "policies", "knobs", "no_policy"],
@@ -125,7 +139,7 @@ def test_unit_tests(tree: Path) -> None:
 
 
 def test_in_a_guest(known: Guest) -> None:
-    """The guest test that the document adds passes."""
+    """The guest test in docs/adding-a-policy.md passes."""
     (block,) = [block.text for block in blocks() if block.kind == "python"]
     names: dict[str, Any] = {"Guest": Guest, "switch": tools.switch, "folios": folios}
     exec(block, names)
@@ -133,7 +147,7 @@ def test_in_a_guest(known: Guest) -> None:
 
 
 def test_files(known: Guest, tree: Path) -> None:
-    """The files in sysfs agree with the document."""
+    """The files of the new policy in sysfs agree with their entries in docs/sysfs-abi.txt."""
     entries = {entry.pattern: entry for entry in parse(tree / "docs/sysfs-abi.txt")}
     profile = f"{ROOT}/profiles/<profile>/anon_order"
     words = must(known, f"cat {POINT}/policy").split()
@@ -142,7 +156,9 @@ def test_files(known: Guest, tree: Path) -> None:
 
 
 def check_knob(guest: Guest, entry: Entry, path: str) -> None:
-    """Check that a knob has the default, the mode and the bounds of its entry."""
+    """Check that a knob of the new policy has the default, the mode and the range of its documented
+    entry.
+    """
     assert must(guest, f"cat {path}").strip() == entry.default
     assert must(guest, f"stat -c %a {path}").strip() == f"{entry.mode:o}"
     assert entry.range
@@ -153,8 +169,8 @@ def check_knob(guest: Guest, entry: Entry, path: str) -> None:
 
 
 def test_set(known: Guest) -> None:
-    """`set` takes effect: the policy gives folios by its knob, but none to an area whose last page
-    is touched first.
+    """The new policy takes effect when it is set: it gives folios of the size in its knob, but only
+    single pages to an area whose last page is touched first.
     """
     assert folios(known, DENSE) == [{0: 4096}]
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
@@ -163,7 +179,9 @@ def test_set(known: Guest) -> None:
 
 
 def test_bound(known: Guest) -> None:
-    """Binding one process sets the policy for this process alone."""
+    """If one process is bound to a profile with the new policy, the policy decides for this process
+    alone.
+    """
     profile = f"{ROOT}/profiles/try"
     must(known, f"echo try >{ROOT}/profiles/create")
     must(known, f"echo first_page >{profile}/anon_order/policy")
@@ -173,7 +191,7 @@ def test_bound(known: Guest) -> None:
 
 
 def test_reset(known: Guest) -> None:
-    """After a reset, all state is as after load."""
+    """After a reset, the new policy and its knob are as after the load of the module."""
     must(known, f"echo 2 >{POINT}/first_page/max_order && echo first_page >{POINT}/policy")
     must(known, f"echo 1 >{ROOT}/reset")
     assert must(known, f"cat {ROOT}/state {POINT}/first_page/max_order") == "stock\n4\n"

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`adaptive` while a tool clears accessed bits: dense memory keeps its large folios."""
+"""Under `adaptive`, densely used memory keeps its large folios while a tool clears
+accessed bits.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from .tools import folios, must, switch
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 30.0  # rough duration of each test, for the schedule
 
-PART, PARTS = 4096, 12  # pages touched before each ageing, and number of ageings
+# PART: pages that are touched before the accessed bits are cleared; PARTS: how often that happens
+PART, PARTS = 4096, 12
 
-# Shell commands that clear accessed bits. A child of the program runs them, or the kernel's
-# threads.
+# Shell commands that clear the accessed bits of a program. A child of the program does it itself,
+# or makes the kernel do it.
 AGES = {
     "nobody": "true",
     "clear_refs": "echo 1 >/proc/$PPID/clear_refs",
-    # Creates a generation of MGLRU in the root cgroup, which walks all page tables.
+    # Creates a new generation of MGLRU in the root cgroup, for which the kernel walks all page
+    # tables.
     "mglru": """
         f=/sys/kernel/debug/lru_gen
         max=$(awk '$1 == "memcg" { on = $3 == "/" } on && /^ +[0-9]/ { g = $1 } END { print g }' $f)
@@ -44,8 +48,8 @@ AGES = {
 
 
 def faults(guest: Guest, touch: str, age: str) -> float:
-    """Return how many folios a program gets that runs `age` after each part of its memory; each
-    folio was one fault.
+    """Return how many folios a program gets that runs the command `age` after each part of its
+    memory is touched. Each folio was made by one fault.
     """
     parts = [f"{touch} {i * PART} {i * PART + PART} sh" for i in range(PARTS)]
     words = f"map {PART * PARTS} {' '.join(parts)} folios 0 {PART * PARTS} verify"
@@ -55,8 +59,8 @@ def faults(guest: Guest, touch: str, age: str) -> float:
 
 @pytest.mark.parametrize("who", [who for who in AGES if who != "nobody"])
 def test_aged_while_it_fills(machines: Machines, who: str) -> None:
-    """A program whose accessed bits are cleared while it fills upwards or downwards has at most a
-    tenth more faults than otherwise.
+    """If the accessed bits of a program are cleared while it fills its memory upwards or downwards,
+    it has at most a tenth more faults than otherwise.
     """
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy; echo y >/sys/kernel/mm/lru_gen/enabled")

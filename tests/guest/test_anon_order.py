@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point anon_order: the folios that a process really gets, and that its data is right."""
+"""Policies of the hook point anon_order: which folios a process really gets, and that its data is
+right.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,17 @@ ANON_HUGE = "grep AnonHugePages /proc/$PPID/smaps_rollup >&2"
 
 @pytest.mark.parametrize("order", range(2, 10))
 def test_fixed_gives_its_order(loaded: Guest, order: int) -> None:
-    """Every folio of a dense area is as large as the cap, none is larger."""
+    """Under `fixed`, each folio of a densely used area is as large as max_order, and none is
+    larger.
+    """
     switch(loaded, "fixed", max_order=order)
     assert folios(loaded, DENSE) == [{order: 4096}]
     assert counters(loaded)[f"requested_order_{order}"] >= 4096 >> order
 
 
 def test_what_was_mapped_is_counted(loaded: Guest) -> None:
-    """The counter of allocated folios rises by at least the folios of the area; the rest of the
-    program gets some, too.
+    """The counter of allocated folios of a size rises by at least the folios in the area that the
+    program has touched. The rest of the program gets some, too.
     """
     switch(loaded, "fixed", max_order=5)
     before = counters(loaded)["allocated_order_5"]
@@ -38,21 +42,23 @@ def test_what_was_mapped_is_counted(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("cap", (0, 1))
 def test_fixed_without_large_orders(loaded: Guest, cap: int) -> None:
-    """Under `fixed` with order 1 or 0, a process gets no large folio: mm has none below order 2."""
+    """Under `fixed` with max_order 1 or 0, a process gets no large folio, because the kernel makes
+    no anonymous folios of order 1.
+    """
     switch(loaded, "fixed", max_order=cap)
     assert folios(loaded, DENSE) == [{0: 4096}]
 
 
 def test_fixed_takes_what_fits(loaded: Guest) -> None:
-    """If a folio of the cap does not fit into the VMA, the fault gets the next smaller size that
-    fits.
+    """Under `fixed`, if a folio of max_order does not fit into the VMA, the fault gets the next
+    smaller size that fits.
     """
     switch(loaded, "fixed", max_order=9)
     assert folios(loaded, "map 788 touch 0 788 folios 0 788") == [{9: 512, 8: 256, 4: 16, 2: 4}]
 
 
 def test_fixed_maps_pmds(loaded: Guest) -> None:
-    """Order 9 is one PMD entry, not 512 entries of a page table."""
+    """A folio of order 9 is mapped by one PMD entry, not by 512 entries of a page table."""
     switch(loaded, "fixed", max_order=9)
     before = int(must(loaded, "sed -n 's/^thp_fault_alloc //p' /proc/vmstat"))
     assert folios(loaded, DENSE) == [{9: 4096}]
@@ -60,7 +66,9 @@ def test_fixed_maps_pmds(loaded: Guest) -> None:
 
 
 def test_never_overrules_sysfs(loaded: Guest) -> None:
-    """Under `never` every folio has order 0, even if sysfs enables all sizes for all processes."""
+    """Under `never`, each folio has order 0, even if sysfs enables all folio sizes for all
+    processes.
+    """
     must(loaded, ALL_SIZES)
     assert folios(loaded, DENSE) == [{9: 4096}]
     switch(loaded, "never")
@@ -95,7 +103,9 @@ def test_stock_obeys_sysfs(loaded: Guest) -> None:
 
 
 def test_nothing_is_offered_after_unload(loaded: Guest) -> None:
-    """After unload, sizes that the policy needed are no longer enabled, and folios are small."""
+    """After the module is unloaded, the folio sizes that its policy needed are no longer enabled,
+    and a program gets single pages again.
+    """
     switch(loaded, "fixed", max_order=4)
     assert folios(loaded, DENSE) == [{4: 4096}]
     must(loaded, "rmmod mmpolicy")
@@ -115,7 +125,8 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     assert found == [{4: 512}, {0: 512}, {3: 3072}]
 
 
-# Memory whose program forbids or asks for huge pages, so that a policy does not decide
+# Memory for which a program forbids or requests huge pages, so that the policy does not decide
+# about it
 
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
@@ -123,15 +134,17 @@ def test_change_in_mid_run(loaded: Guest) -> None:
     "veto", (f"madvise 0 4096 {MADV_NOHUGEPAGE}", "thp_disable 1", "userfaultfd 0 4096")
 )
 def test_vetoes_win(loaded: Guest, policy: str, veto: str) -> None:
-    """Memory that is excluded by MADV_NOHUGEPAGE, prctl() or userfaultfd gets order 0 under each
-    policy.
+    """Under each policy, memory gets order 0 if its program excludes it from huge pages by
+    MADV_NOHUGEPAGE, prctl() or userfaultfd.
     """
     switch(loaded, policy, max_order=9)
     assert folios(loaded, f"map 4096 {veto} touch 0 4096 folios 0 4096 verify") == [{0: 4096}]
 
 
 def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
-    """In areas with MADV_HUGEPAGE, a policy decides only with override_madvise=1."""
+    """A policy decides about memory with MADV_HUGEPAGE only if override_madvise is 1. Otherwise the
+    memory is treated as at stock.
+    """
     asked = f"map 4096 madvise 0 4096 {MADV_HUGEPAGE} touch 0 4096 folios 0 4096 verify"
     switch(loaded, "never")
     assert folios(loaded, asked) == [{9: 4096}]
@@ -143,7 +156,7 @@ def test_madv_hugepage_stays_stock(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_madv_collapse_works(loaded: Guest, policy: str) -> None:
-    """MADV_COLLAPSE works under each policy, as the application asks for it itself."""
+    """MADV_COLLAPSE works under each policy, because the application itself asks for it."""
     switch(loaded, policy)
     words = f"map 1024 touch 0 1024 madvise 0 1024 {MADV_COLLAPSE} folios 0 1024 verify"
     assert folios(loaded, words) == [{9: 1024}]
@@ -153,7 +166,7 @@ def test_madv_collapse_works(loaded: Guest, policy: str) -> None:
 
 
 def test_vma_size(loaded: Guest) -> None:
-    """The order grows with the VMA, up to the cap."""
+    """Under `vma_size`, the order of folios grows with the size of the VMA, up to max_order."""
     switch(loaded, "vma_size", max_order=9, min_folios=64)
     for pages, order in ((128, 0), (256, 2), (1024, 4), (8192, 7), (32768, 9)):
         found = folios(loaded, f"map {pages} touch 0 {pages} folios 0 {pages}")
@@ -165,7 +178,8 @@ def test_vma_size(loaded: Guest) -> None:
 @pytest.mark.parametrize("pattern", ("forward", "backward", "streams", "threads", "brk", "stack"))
 @pytest.mark.parametrize("cap", (4, 9))
 def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None:
-    """On dense access, most memory is in folios of max_order, and no folio is larger.
+    """Under `adaptive` on dense access, most memory is in folios of max_order, and no folio is
+    larger.
 
     The stack is an exception: in the first round it grows page by page, so no large folio fits, and
     if its page tables remain, later rounds get no PMD mapping. A heap grows in small steps, too.
@@ -179,8 +193,8 @@ def test_adaptive_on_dense_access(loaded: Guest, pattern: str, cap: int) -> None
 
 
 def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
-    """Folios above 64 kB never exceed a fraction of the memory that the process had before, which
-    min_folios sets.
+    """Under `adaptive`, a folio above 64 kB is given only if the process already has min_folios
+    times its size in memory.
     """
     switch(loaded, "adaptive", max_order=9, min_folios=32)
     pages = touch(loaded, "forward", 128)["pages"]
@@ -190,7 +204,7 @@ def test_adaptive_grows_with_the_process(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("pattern", ("every_32k", "every_64k", "every_128k"))
 def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
-    """On sparse access, only the touched pages are allocated."""
+    """Under `adaptive` on sparse access, only the pages that the program touches are allocated."""
     switch(loaded, "adaptive", max_order=9)
     found = touch(loaded, pattern, 64)
     assert found["pages"].keys() == {"0", "none"}
@@ -198,8 +212,8 @@ def test_adaptive_on_sparse_access(loaded: Guest, pattern: str) -> None:
 
 
 def test_adaptive_probes_huge_blocks(loaded: Guest) -> None:
-    """Every n-th block of 2 MB (probe_blocks) gets smaller folios, whose accessed bits tell how
-    much of the block is used.
+    """Under `adaptive`, every n-th block of 2 MB (n is the knob probe_blocks) gets smaller folios.
+    Their accessed bits show how much of the block is used.
     """
     blocks = {}
     for every in (0, 2, 16):
@@ -222,7 +236,8 @@ until [ $(cat {THP}/khugepaged/full_scans) -ge $end ]; do sleep 0.05; done
 
 @pytest.mark.parametrize("policy", ("never", "fixed"))
 def test_khugepaged_obeys(loaded: Guest, policy: str) -> None:
-    """khugepaged makes only folios that a fault could get under the policy; at stock it makes more.
+    """Under each policy, khugepaged makes only folios that a fault could get, too; at stock it
+    makes more.
 
     The test touches an area first, so that khugepaged has the process in its list.
     """
@@ -241,8 +256,8 @@ POPULATE_READ = 22
 
 
 def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
-    """Under `adaptive` with max_order=4, khugepaged collapses a range only if each of its pages was
-    used.
+    """Under `adaptive` with max_order=4, khugepaged collapses a range only if the program has used
+    each of its pages.
 
     In the second half of the area, each range has a page that was not touched, or that was only
     read and so maps the zero page. At stock, khugepaged collapses these ranges, too.
@@ -262,7 +277,8 @@ def test_khugepaged_collapses_what_was_used(loaded: Guest) -> None:
 
 @pytest.mark.parametrize(("policy", "cap"), (("never", 0), ("fixed", 2), ("adaptive", 9)))
 def test_khugepaged_leaves_small_what_was_left_small(loaded: Guest, policy: str, cap: int) -> None:
-    """With one page used in each 64 kB, khugepaged leaves folios as the policy has made them.
+    """If a program uses one page in each 64 kB, khugepaged collapses nothing, and the folios stay
+    as the policy has made them.
 
     All sizes are enabled, and max_ptes_none is at its maximum, so that at stock, one page in 2 MB
     is enough for a folio of PMD size.
@@ -287,8 +303,10 @@ FILL = "mkdir -p /fill && mount -t tmpfs -o size=90% fill /fill && head -c 1300M
 
 @pytest.mark.parametrize("policy", ("fixed", "adaptive"))
 def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
-    """Folios are smaller while little memory is available, and large again afterwards."""
-    # 128 MB, as adaptive gives huge pages only to processes that have 64 MB
+    """While the host has little available memory, policies give smaller folios, and large ones
+    again afterwards.
+    """
+    # The area has 128 MB, as `adaptive` gives huge pages only to processes that have 64 MB.
     words = "map 32768 touch 0 32768 folios 0 32768"
     must(loaded, f"echo 50 >{POINT}/min_available_percent")
     switch(loaded, policy, max_order=9)
@@ -305,7 +323,9 @@ def test_pressure_lowers_the_order(loaded: Guest, policy: str) -> None:
 
 
 def test_no_pressure_limit(loaded: Guest) -> None:
-    """With min_available_percent=0, short memory lowers no order."""
+    """With min_available_percent=0, policies give large folios even if the host is short
+    of memory.
+    """
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     switch(loaded, "fixed", max_order=9)
     try:
@@ -323,8 +343,8 @@ OUT = f"madvise 0 4096 {MADV_PAGEOUT}"
 
 @pytest.mark.parametrize("order", (2, 4, 8))
 def test_swap_in_obeys_the_cap(loaded: Guest, order: int) -> None:
-    """Pages come back from zram in folios of max_order, with their content, whatever folios they
-    went out in.
+    """Under `fixed`, pages come back from zram with their content, in folios of max_order, whatever
+    size the folios had that were swapped out.
 
     The swap area is new, so the pages get swap slots that are contiguous and aligned, as larger
     folios need them.
@@ -348,7 +368,7 @@ def test_never_swaps_in_single_pages(loaded: Guest) -> None:
     assert folios(loaded, words, f"echo never >{POINT}/policy") == [{0: 4096}]
 
 
-# Operations that move, share, split or drop pages, as words for ops
+# Operations that move, share, split or drop pages, as arguments of the workload ops
 
 SCENES = {
     "fork": "map 2048 touch 0 2048 fork verify every 0 2048 3 fork verify",
@@ -371,15 +391,15 @@ SETTINGS = (("fixed", 2), ("fixed", 9), ("adaptive", 4), ("adaptive", 9), ("vma_
 
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 def test_data_survives(loaded: Guest, scene: str) -> None:
-    """Every page holds the data written to it, under each policy."""
+    """Under each policy, every page holds the data that the program has written to it."""
     for policy, cap in SETTINGS:
         switch(loaded, policy, max_order=cap)
         folios(loaded, scene)
 
 
 def test_neighbours_may_differ(loaded: Guest) -> None:
-    """If a block has a hole, the rest of the block gets folios that end at the hole; the next block
-    gets one of 2 MB.
+    """If a 2 MB block has a hole, the rest of the block gets folios that end at the hole, and the
+    next block still gets a folio of 2 MB.
     """
     switch(loaded, "fixed", max_order=9)
     words = "map 1024 touch 300 301 folios 0 1024 verify"

@@ -50,13 +50,16 @@ SECONDS = 30.0  # rough duration of each test, for the schedule
 
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 FREE = "map 4096 touch 0 4096 madvise 0 4096 8 touch 0 4096"  # MADV_FREE
-ENTRIES = "/sys/kernel/debug/mmpolicy_folded"  # a file of module/tests/folded.c
+# a debugfs file of the test module module/tests/folded.c, which counts folded page-table entries
+ENTRIES = "/sys/kernel/debug/mmpolicy_folded"
 OTHERS = (("thp_gfp", "light"), ("compact", "budget"), ("madv_free", "cap"))
 
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Return a guest with Debian's kernel, two CPUs and zram swap; the module is not loaded."""
+    """Return a guest for arm64 with Debian's kernel, two CPUs and swap on zram; the module is not
+    loaded.
+    """
     guest = machines.get(FLAVOR, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
@@ -81,7 +84,9 @@ def test_never_overrules_sysfs(loaded: Guest) -> None:
 
 
 def test_adaptive(loaded: Guest) -> None:
-    """`adaptive` has few faults on dense access, and wastes no memory on sparse access."""
+    """On arm64, `adaptive` takes few faults on dense access, and wastes no memory on
+    sparse access.
+    """
     never = {pattern: touch(loaded, pattern, 16) for pattern in ("forward", "every_64k")}
     switch(loaded, "adaptive", max_order=4)
     found = {pattern: touch(loaded, pattern, 16) for pattern in ("forward", "every_64k")}
@@ -90,7 +95,9 @@ def test_adaptive(loaded: Guest) -> None:
 
 
 def test_untried_build(guest: Guest) -> None:
-    """On a build that was not tested, anon_order is refused with the reason; other points work."""
+    """On a kernel build that was not tested, the module refuses policies of anon_order with the
+    reason, while other hook points work.
+    """
     must(guest, "modprobe mmpolicy untested=0")
     assert guest.run(f"echo adaptive >{POINT}/policy").rc
     assert "untested=1" in must(guest, f"cat {ROOT}/points/anon_order 2>/dev/null; dmesg | tail -5")
@@ -99,8 +106,8 @@ def test_untried_build(guest: Guest) -> None:
 
 
 def test_fingerprint(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fingerprint of a kernel is equal on each CPU model, at each boot, and while functions are
-    traced. Otherwise a host would say after a boot that its kernel is another build.
+    """The fingerprint of a kernel is the same on each CPU model, at each boot, and while functions
+    are traced. Otherwise a host would say after a boot that its kernel is another build.
     """
     found, models = list[str](), list[str]()
 
@@ -123,7 +130,9 @@ def test_fingerprint(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.flavor(LARGER_PAGES)
 def test_larger_pages(machines: Machines) -> None:
-    """The module refuses 16 kB pages with the reason; `map` works without it, and counts them."""
+    """On a kernel with 16 kB pages, the module refuses to load, with the reason; `mmpolicy map`
+    works without it, and counts these pages.
+    """
     guest = machines.get(LARGER_PAGES, mem="2G", cpus=2)
     assert must(guest, "python3 -c 'import mmap; print(mmap.PAGESIZE)'") == "16384\n"
     assert guest.run("modprobe mmpolicy untested=1").rc
@@ -143,7 +152,9 @@ def test_larger_pages(machines: Machines) -> None:
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive", "never", "vma_size"])
 def test_unload_under_load(loaded: Guest, policy: str) -> None:
-    """Each point has a policy while processes fault and free; unloading leaves nothing behind."""
+    """The module can be unloaded while each hook point has a policy and processes fault and free
+    memory. It leaves nothing behind.
+    """
     for point, name in (("anon_order", policy), *OTHERS):
         must(loaded, f"echo {name} >{ROOT}/profiles/default/{point}/policy")
     again = f"{ops_command(DENSE)} && {ops_command(FREE)}"
@@ -163,14 +174,17 @@ def test_unload_under_load(loaded: Guest, policy: str) -> None:
     ],
 )
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
-    """Threads fault while policies switch, and while the module is loaded and unloaded."""
+    """Threads fault while the policy changes again and again, and while the module is loaded and
+    unloaded; no data may be wrong.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     storm(guest, rounds, 1, 4, hog_mib=0)
 
 
 def test_what_policies_cost(all_machines: Machines) -> None:
-    """Policies cost at most so many instructions more than all sizes off, in one guest.
+    """Policies cost at most a given number of instructions more than the kernel with all sizes off,
+    measured in one guest.
 
     Where `adaptive` saves little, it costs at most 1.04 times what it costs on amd64.
     """
@@ -199,8 +213,8 @@ def test_what_policies_cost(all_machines: Machines) -> None:
 
 @pytest.fixture
 def folded(machines: Machines) -> Guest:
-    """Return a guest with two nodes, swap, the module, and mmpolicy_folded, which looks at page
-    tables while kernel threads change them.
+    """Return a guest with two NUMA nodes, swap, the module, and the test module mmpolicy_folded.
+    That looks for folded entries (PTE_CONT) in page tables while kernel threads change them.
     """
     guest = machines.get(FLAVOR, mem="2G", cpus=2, nodes=2, swap="1G")
     back_to_boot(guest)
@@ -213,7 +227,9 @@ def folded(machines: Machines) -> Guest:
 
 
 def looked(guest: Guest, looks: int) -> dict[str, int]:
-    """Return the counts of mmpolicy_folded for one run of the workload fold."""
+    """Run the workload fold, in which mmpolicy_folded looks at page tables; return what it has
+    counted.
+    """
     must(guest, f"cat {ENTRIES}")
     must(guest, f"{workload('fold')} {looks} 1")
     words = must(guest, f"cat {ENTRIES}").split()
@@ -221,8 +237,8 @@ def looked(guest: Guest, looks: int) -> dict[str, int]:
 
 
 def test_witnesses_are_not_folded(folded: Guest) -> None:
-    """Under `adaptive`, the first and the last page of a folio are never in a folded block, where
-    the CPU would set one accessed bit for all pages.
+    """Under `adaptive`, the first and the last page of a folio (its witnesses) are never in a
+    folded block, in which the CPU would set one accessed bit for all pages.
     """
     switch(folded, "adaptive", max_order=4)
     found = looked(folded, 1500)
@@ -231,8 +247,8 @@ def test_witnesses_are_not_folded(folded: Guest) -> None:
 
 
 def test_others_are_folded(folded: Guest) -> None:
-    """At stock and under `fixed`, folios are in folded blocks, and mmpolicy_folded counts nothing
-    wrong.
+    """At stock and under `fixed`, the pages of folios are in folded blocks, and mmpolicy_folded
+    counts nothing wrong.
     """
     must(folded, f"echo always >{THP}/hugepages-64kB/enabled")
     stock = looked(folded, 50)
@@ -242,15 +258,16 @@ def test_others_are_folded(folded: Guest) -> None:
 
 
 def test_folded_witnesses_are_seen(folded: Guest) -> None:
-    """With plant=1, mmpolicy_folded clears accessed bits in folded blocks itself, and must report
-    each as wrong.
+    """With plant=1, mmpolicy_folded itself makes the error that it looks for: it clears accessed
+    bits in folded blocks. It must report each of them as wrong.
     """
     must(folded, "echo 1 >/sys/module/mmpolicy_folded/parameters/plant")
     switch(folded, "fixed", max_order=4)
     assert looked(folded, 50)["wrong"] > 100
 
 
-# Other ways for the module to see the use of pages, as edits: file, text, and its replacement
+# Variants of the module that find out in other ways which pages are used. Each is a list of edits:
+# file, text, and its replacement.
 FOLD, TABLE, FAULT = "arch/arm64/fold.c", "arch/arm64/table.h", "provider/fault.c"
 Edit = tuple[str, str, str]
 FOLDED: list[Edit] = [
@@ -269,12 +286,15 @@ WAYS: dict[str, list[Edit]] = {
     "folded, entries read raw": RAW,
     "as on amd64": [*RAW, (TABLE, "READ_ONCE(*(pte))\n", "ptep_get_lockless(pte)\n")],
 }
-USED_KB = 2048  # kB that the sparse half of dense_sparse uses, with 64 MB
+# kB that the sparsely used half of the pattern dense_sparse really uses, out of 64 MB
+USED_KB = 2048
 
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[dict[str, Path]]:
-    """Build the module once for each way; return the folder of each build."""
+    """Build the module once for each variant; yield the folder of each build, by the name of the
+    variant.
+    """
     place = cache_dir() / "ways"
     shutil.rmtree(place, ignore_errors=True)
     sources = Kernel.of_flavor(SERIES, FLAVOR).image.parent / "src"
@@ -298,10 +318,11 @@ def built() -> Iterator[dict[str, Path]]:
 @pytest.mark.full
 @pytest.mark.skipif(SERIES != "6.12", reason="the compiler of later kernels is in another root")
 def test_ways_to_see_use(all_machines: Machines, built: dict[str, Path]) -> None:
-    """If the module maps the outermost blocks of a folio unfolded, no witness is in a folded block,
-    and no memory is wasted. Of the ways that reach this, it costs least.
+    """The module maps the first and the last block of a folio unfolded. So no witness (first or
+    last page) is in a folded block, and no memory is wasted. Of the variants that reach this, it
+    costs least.
 
-    Memory in a guest says nothing about ways that read folded entries as they are: the emulator
+    Memory in a guest says nothing about variants that read folded entries as they are: the emulator
     ignores PTE_CONT and sets the accessed bit of one page, where hardware may set that of any of
     the 16.
     """

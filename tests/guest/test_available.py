@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Short memory lowers orders: whichever CPU notices it, and whether a node, a cgroup or the host is
-short.
+"""Policies give smaller folios while memory is short, whichever CPU notices it, and whether a NUMA
+node, a cgroup or the host is short.
 """
 
 from __future__ import annotations
@@ -24,17 +24,21 @@ SMALL = "map 1024 touch 0 1024 folios 0 1024"
 LIMIT_MB = 32
 FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/x86_64-linux-gnu/*.so.*"
 LARGE_FILES = "/usr/bin/qemu-system-x86_64 /usr/lib/gcc/x86_64-linux-gnu/*/cc1"
-# Limit of the cost of a fault, relative to max_order=0; by whether the guest is arm64, where a
-# fault of order 0 takes fewer instructions.
+# The most that a fault may cost while memory is short, relative to a fault with max_order=0. The
+# key says whether the guest is arm64, where a fault of order 0 takes fewer instructions.
 SHORT = {False: 1.07, True: 1.1}
-PLACES = 560  # pages in use, one in each 64 kB; as large folios they would exceed the limit
+# pages that the program uses, one in each 64 kB; if all were in folios of 64 kB, it would exceed
+# the limit of its cgroup
+PLACES = 560
 SPARSE = f"map {16 * PLACES} every 0 {16 * PLACES} 16 folios 0 {16 * PLACES}"
 CGROUP = "/sys/fs/cgroup/mmpolicy-available"
 
 
 @contextmanager
 def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
-    """Fill `mib` MiB with a file in tmpfs, for the time of a `with` block; command: runs head."""
+    """Fill `mib` MiB of the guest's memory with a file in tmpfs, for the time of a `with` block.
+    command: a prefix of the command that writes the file.
+    """
     must(guest, "mkdir -p /fill && mount -t tmpfs -o size=95% fill /fill")
     must(guest, f"{command} head -c {mib}M /dev/zero >/fill/f; sleep 0.3")
     try:
@@ -44,8 +48,8 @@ def filled(guest: Guest, mib: int, command: str = "") -> Iterator[None]:
 
 
 def test_while_a_cpu_idles(machines: Machines) -> None:
-    """Short memory is noticed although the CPU that sampled first idles, while another CPU uses up
-    the memory.
+    """The module notices that memory is short although the CPU that sampled it first idles, while
+    another CPU uses up the memory.
     """
     guest = machines.get(mem="1G", cpus=4, append="isolcpus=3 tsc=reliable")
     must(guest, "modprobe mmpolicy; for irq in /proc/irq/*/smp_affinity; do echo 1 >$irq; done; :")
@@ -58,7 +62,9 @@ def test_while_a_cpu_idles(machines: Machines) -> None:
 
 
 def test_pages_of_hugetlb_do_not_lower_orders(machines: Machines) -> None:
-    """The share of available memory excludes the pages of hugetlb, so these do not lower orders."""
+    """Pages of hugetlb do not count in the share of available memory, so a large pool does not make
+    policies lower the order.
+    """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     must(guest, "echo 880 >/proc/sys/vm/nr_hugepages; grep -q 880 /proc/sys/vm/nr_hugepages")
@@ -73,8 +79,8 @@ def test_pages_of_hugetlb_do_not_lower_orders(machines: Machines) -> None:
 
 @contextmanager
 def cgroups(guest: Guest, limit: str) -> Iterator[str]:
-    """Make a cgroup with two children and a limit, for the time of a `with` block; yield shell
-    commands that move into the first child.
+    """Make a cgroup with a memory limit and two children, for the time of a `with` block; yield the
+    shell commands with which a shell enters the first child.
     """
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"mkdir {CGROUP} && echo +memory >{CGROUP}/cgroup.subtree_control")
@@ -87,7 +93,8 @@ def cgroups(guest: Guest, limit: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("limit", ("memory.max", "one/memory.max", "memory.high"))
 def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
-    """Folios are small if large ones would make the cgroup or an ancestor reclaim.
+    """Policies give small folios if large ones would make the cgroup of the program, or an ancestor
+    of it, reclaim memory.
 
     The program runs on one CPU, as each CPU charges up to 256 kB in advance.
     """
@@ -104,14 +111,18 @@ def test_near_a_limit_folios_are_small(loaded: Guest, limit: str) -> None:
 
 @pytest.mark.parametrize(("limit", "reader"), [("one/memory.max", "one"), ("memory.max", "two")])
 def test_files_fill_a_limit(loaded: Guest, limit: str, reader: str) -> None:
-    """A cgroup does not count as short if file pages fill it, whichever child has read them."""
+    """A cgroup whose limit is reached by file pages is not treated as short of memory, whichever of
+    its children has read the files.
+    """
     must(loaded, "echo 3 >/proc/sys/vm/drop_caches")
     switch(loaded, "fixed", max_order=4)
     with cgroups(loaded, limit) as begin:
         read = begin.replace("one", reader)
         full = f"[ $(cat {CGROUP}/memory.current) -gt {int(LIMIT_MB * 0.97 * 2**20)} ]"
         fill = f"for i in $(seq 9); do sh -c '{read} cat {FILES}' >/dev/null; {full} && break; done"
-        must(loaded, fill)  # repeated, as reclaim sometimes frees more than needed
+        # Repeated, because reclaim sometimes frees more than needed, so that the limit is not
+        # reached.
+        must(loaded, fill)
         must(loaded, f"{full} && sleep 1")  # the module's worker looks at the cgroups meanwhile
         before = counters(loaded)["lowered"]
         (shown,) = histograms(must(loaded, f"sh -c '{begin} {ops_command(SMALL)}'"))
@@ -134,8 +145,8 @@ for i in range(children // 2):
 
 @contextmanager
 def full_of_files(guest: Guest, children: int) -> Iterator[None]:
-    """Make children of CGROUP, for the time of a `with` block. Each one of the newer half has read
-    its own part of large files.
+    """Make children of CGROUP, for the time of a `with` block. Each child in the newer half of them
+    has read a part of large files, which no other child reads.
     """
     names = f"$(seq 0 {children - 1})"
     must(guest, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
@@ -153,11 +164,11 @@ def full_of_files(guest: Guest, children: int) -> Iterator[None]:
 
 @pytest.mark.flavor("cloud")
 def test_files_of_many_fill_a_limit(machines: Machines) -> None:
-    """A cgroup does not count as short if files of 200 children fill it, and its faults cost no
-    more.
+    """A cgroup is not treated as short of memory if its limit is reached by files that 200 children
+    have read, and faults in it cost no more.
 
-    The kernel does not reclaim in this test. It compares the instructions of a fault with the limit
-    and without it.
+    The kernel does not reclaim in this test, which compares the instructions of a fault with the
+    limit and without it.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, "modprobe mmpolicy")
@@ -180,8 +191,8 @@ def test_files_of_many_fill_a_limit(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
-    """Under three nested cgroups that are short, each fault gets a single page, and costs little
-    more than with max_order=0.
+    """In a program under three nested cgroups that are short of memory, each fault gets a single
+    page, and costs little more than a fault with max_order=0.
 
     The module checks memory once per tick. The test counts instructions.
     """
@@ -206,7 +217,7 @@ def test_who_is_short_does_not_pay_for_it(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_a_process_outgrows_its_node(machines: Machines) -> None:
-    """If a process outgrows its node, its folios stay large on this node and on the next one."""
+    """If a process fills its NUMA node, its folios stay large on this node and on the next one."""
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")
     switch(guest, "fixed", max_order=4)
@@ -219,8 +230,8 @@ def test_a_process_outgrows_its_node(machines: Machines) -> None:
 
 @pytest.mark.flavor("cloud")
 def test_who_is_bound_to_a_full_node(machines: Machines) -> None:
-    """If the only node that a process may use is full, its folios are small, although the node of
-    its CPU has free memory.
+    """If the only NUMA node that a process may use is full, it gets small folios, although the node
+    of its CPU has free memory.
     """
     guest = machines.get("cloud", mem="1536M", cpus=2, nodes=2)
     must(guest, "modprobe mmpolicy; echo 3 >/proc/sys/vm/drop_caches")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`bench` on Debian's own kernel: it gives one command a policy, sets knobs of the kernel, and
-restores both.
+"""`mmpolicy bench` on Debian's own kernel: it applies a policy to one command, sets knobs of the
+kernel, and restores the former values of both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ STATE = f"{SIZES}; {HOOKED} | grep mmp; ls {ROOT}/profiles; cat {ROOT}/state"
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Return a guest with Debian's kernel, and the module loaded, all stock."""
+    """Return a guest with Debian's kernel, in which the module is loaded and all policies are at
+    stock.
+    """
     guest = machines.get("cloud", mem="2G", cpus=2)
     back_to_boot(guest)
     must(guest, "modprobe mmpolicy")
@@ -35,7 +37,9 @@ def guest(machines: Machines) -> Guest:
 
 
 def bench(guest: Guest, *arms: str) -> list[dict[str, Any]]:
-    """Compare the faults of a dense program under arms; return the figures of each arm."""
+    """Compare by `mmpolicy bench` how many faults a program with dense access takes in each arm;
+    return the figures of each arm.
+    """
     words = " ".join(f"--arm '{arm}'" for arm in arms)
     command = f"mmpolicy bench --metric faults --runs 7 --out /run/bench.json {words} -- {DENSE}"
     must(guest, f"rm -f /run/bench.json; {command}")
@@ -61,8 +65,8 @@ def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_killed_under_a_policy(guest: Guest) -> None:
-    """If `bench` is killed while a policy is in force, the program dies, too, and the policy, its
-    profile and all settings are as before.
+    """If `mmpolicy bench` is killed while a policy is in force, the measured program dies, too. The
+    policy, the profile of the bench and all settings are then as before.
     """
     before = must(guest, STATE)
     command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
@@ -76,7 +80,9 @@ def test_killed_under_a_policy(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_killed_at_random_moments(guest: Guest) -> None:
-    """The knobs are restored after each kill, also if another kill hits the watchdog."""
+    """After `mmpolicy bench` was killed at any moment, all knobs of the kernel get their former
+    values, even if its watchdog process was killed, too.
+    """
     before = must(guest, STATE)
     script = Path(__file__).with_name("bench_kills.py")
     found = json.loads(must(guest, f"{SCRIPT} {script} 1 100", timeout=3600))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Profiles, bindings, cgroups and experiments appear and vanish while processes fault and exit."""
+"""While processes fault and exit, profiles, bindings, cgroups and experiments are created and
+removed at random.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ MEASURES = (
 
 @checkers("seconds", 20, 600, kasan=600, kcsan=300)
 def test_binding_storm(machines: Machines, flavor: str, seconds: int) -> None:
-    """After many random changes, no page has had data of another process, no binding is left, and
-    the kernel's checkers report no bug.
+    """After many random changes to bindings while programs fault, no page has had data of another
+    process, no binding is left, and the kernel's checkers report no bug.
     """
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy")

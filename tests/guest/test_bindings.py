@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Bindings of cgroups and processes: programs show by their folios who decides; and their cost."""
+"""Bindings of cgroups and processes to profiles: which profile decides, as programs show by the
+folios they get, and what a binding costs.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ NEW_PROCESS = f"sh -c {shlex.quote(ops_command(DENSE))}"
 
 @pytest.fixture
 def two(loaded: Guest) -> Iterator[Guest]:
-    """Return a guest with profiles a (adaptive), b (never) and c (fixed, 64 kB), and with cgroups
-    t/a and t/b, which are not bound.
+    """Yield a guest with the profiles a (policy `adaptive`), b (`never`) and c (`fixed`, 64 kB),
+    and with the cgroups t/a and t/b, which are not bound to any profile.
     """
     script = "for name in a b c; do echo $name >create || exit; done; "
     script += "echo adaptive >a/anon_order/policy && echo never >b/anon_order/policy"
@@ -64,14 +66,16 @@ def inside(guest: Guest, cgroup: str, words: str = DENSE, *shell: str) -> list[P
 
 
 def is_large(found: Pages) -> bool:
-    """Return whether nearly all of 4096 pages are in folios of 64 kB, as under `adaptive` in a
-    dense area.
+    """Return whether nearly all of 4096 pages are in folios of 64 kB, as `adaptive` gives them to a
+    program that uses its memory densely.
     """
     return found.get(4, 0) >= 4096 - 64 and sum(found.values()) == 4096
 
 
 def bound(guest: Guest, profile: str, kind: str) -> set[int]:
-    """Return the ids of what is bound to a profile; kind: "cgroups" or "pids"."""
+    """Return the ids of the cgroups or processes that are bound to a profile; kind: "cgroups" or
+    "pids".
+    """
     return {int(word) for word in must(guest, f"cat {PROFILES}/{profile}/{kind}").split()}
 
 
@@ -79,7 +83,9 @@ def bound(guest: Guest, profile: str, kind: str) -> set[int]:
 
 
 def test_two_cgroups(two: Guest) -> None:
-    """A program in a bound cgroup gets folios of that profile; elsewhere all is stock."""
+    """A program in a bound cgroup gets the folios of the profile that the cgroup is bound to; a
+    program elsewhere gets folios as at stock.
+    """
     must(two, bind("a", "a") + " && " + bind("b", "b"))
     for _ in range(2):
         assert is_large(inside(two, "a")[0])
@@ -91,7 +97,7 @@ def test_two_cgroups(two: Guest) -> None:
 
 
 def test_counters_are_of_the_profile(two: Guest) -> None:
-    """Decisions are counted in the profile that made them."""
+    """A decision is counted in the profile whose policy has made it."""
     must(two, bind("a", "a") + " && " + bind("c", "b"))
     inside(two, "a")
     inside(two, "b")
@@ -106,8 +112,8 @@ def test_counters_are_of_the_profile(two: Guest) -> None:
 
 
 def test_a_task_that_moves(two: Guest) -> None:
-    """When a task moves to another cgroup and back, the policy of its cgroup decides from the next
-    fault on.
+    """When a task moves to another cgroup and back, its faults are decided by the policy of the
+    cgroup that it is in, from the next fault on.
     """
     must(two, bind("c", "a") + " && " + bind("b", "b"))
     words = f"{DENSE} sh {DENSE} sh {DENSE}"
@@ -116,8 +122,8 @@ def test_a_task_that_moves(two: Guest) -> None:
 
 
 def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
-    """The nearest bound ancestor decides: children inherit, also those created later, until they
-    are bound themselves.
+    """For a process, the binding of the nearest bound ancestor cgroup decides. Children inherit it,
+    also those created later, until they are bound themselves.
     """
     must(two, f"mkdir -p {TOP}/a/x/y && {bind('c', 'a')}")
     assert inside(two, "a/x/y") == [{4: 4096}]
@@ -133,7 +139,9 @@ def test_the_nearest_bound_ancestor_decides(two: Guest) -> None:
 
 
 def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
-    """A binding ends with its cgroup; a new cgroup of the same name is not bound."""
+    """The binding of a cgroup ends when the cgroup is removed; a new cgroup of the same name is not
+    bound.
+    """
     must(two, bind("c", "a"))
     must(two, f"rmdir {TOP}/a && mkdir {TOP}/a")
     assert not bound(two, "c", "cgroups")
@@ -142,7 +150,9 @@ def test_a_removed_cgroup_is_forgotten(two: Guest) -> None:
 
 
 def test_many_cgroups(two: Guest) -> None:
-    """A thousand cgroups can be bound to two profiles; all are listed, and each has its policy."""
+    """A thousand cgroups can be bound to two profiles. All of them are listed, and in each the
+    policy of its profile decides.
+    """
     make = f"cd {TOP}/a && mkdir $(seq 1000) && stat -c %i $(seq 1000)"
     ids = must(two, make).split()
     halves = {"c": ids[:500], "b": ids[500:]}
@@ -161,7 +171,9 @@ def test_many_cgroups(two: Guest) -> None:
 
 
 def test_a_process(two: Guest) -> None:
-    """The binding of a process wins over that of its cgroup; exec keeps it, and exit ends it."""
+    """If both a process and its cgroup are bound, the binding of the process decides. exec() keeps
+    this binding, and the end of the process ends it.
+    """
     must(two, bind("b", "a"))
     mine = f"echo $PPID >{PROFILES}/c/pids"
     undo = f"echo -$PPID >{PROFILES}/c/pids"
@@ -177,7 +189,9 @@ def test_a_process(two: Guest) -> None:
 
 
 def test_children_of_a_process(two: Guest) -> None:
-    """A child gets the binding that its parent had at the fork, and outlives the parent."""
+    """A child process gets the binding that its parent has at the fork, and keeps it after the end
+    of the parent.
+    """
     start = f"echo $$ >{PROFILES}/c/pids; sleep 100 & sh -c 'sleep 100 & exit'; sleep 100 & exit"
     must(two, f"sh -c {shlex.quote(start)}")
     assert len(bound(two, "c", "pids")) == 3
@@ -188,7 +202,9 @@ def test_children_of_a_process(two: Guest) -> None:
 
 
 def test_refused_bindings(two: Guest) -> None:
-    """Unknown ids and kernel threads are refused; no binding changes."""
+    """A binding of an unknown id or of a kernel thread is refused with an error, and changes no
+    other binding.
+    """
     must(two, bind("c", "a"))
     pokes = [
         Poke(f"{PROFILES}/c/cgroups", "999999999", 1, ("ENOENT",)),
@@ -213,19 +229,23 @@ def test_refused_bindings(two: Guest) -> None:
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Results:
-    """Return the instructions of a fault, by the place of the task and by what is bound."""
+    """Return how many instructions a fault takes, by the cgroup that the task is in and by what is
+    bound.
+    """
     all_machines.end()
     return bindings.run(quick=True)
 
 
 def test_depth_costs_nothing(results: Results) -> None:
-    """A fault costs as much three levels below the bound cgroup as one level below it."""
+    """A fault of a task three levels below the bound cgroup costs no more than one level
+    below it.
+    """
     ratio = results.ratio("three levels up", "its parent", bindings.CASE, "ticks")
     assert ratio <= 1.005, bindings.report(results)
 
 
 def test_number_costs_nothing(results: Results) -> None:
-    """A fault costs as much with a thousand bound cgroups as with one."""
+    """With a thousand bound cgroups, a fault costs no more than with one bound cgroup."""
     ratio = results.ratio("1,000 cgroups", "one cgroup", bindings.CASE, "ticks")
     assert ratio <= 1.01, bindings.report(results)
 
@@ -241,6 +261,8 @@ def test_a_binding_is_cheap(results: Results, arm: str) -> None:
 
 @pytest.mark.parametrize(("arm", "limit"), [("experiment", 1.012), ("timed", 1.035)])
 def test_an_experiment_is_cheap(results: Results, arm: str, limit: float) -> None:
-    """A fault of a unit in an experiment costs little more, also while faults are timed."""
+    """A fault of a process that takes part in an experiment as a unit costs little more than
+    without one, also while the module times faults.
+    """
     ratio = results.ratio(arm, bindings.BASE, bindings.CASE, "ticks")
     assert ratio <= limit, bindings.report(results)

@@ -29,9 +29,10 @@ from .tools import KHUGEPAGED, ROOT, THP, histograms, readme
 
 SECONDS = 100.0  # rough duration of each test, for the schedule
 SERVICES, CGROUPS, PAGES = 40, 1500, 64
-ODD = r"postgresql@16\x2dmain"  # an instance whose name has the escape of systemd
+ODD = r"postgresql@16\x2dmain"  # an instance whose name has a character that systemd escapes
 NAMES = [*(f"many{number:02}" for number in range(SERVICES - 1)), ODD]
-# The first program of each service maps memory, and prints its folios, which show its policy.
+# The unit file of each service. Its first program maps memory and prints its folios, which show the
+# policy that decided about it.
 SERVICE = f"""\
 [Unit]
 After=crowd.service
@@ -47,7 +48,7 @@ NoNewPrivileges=yes
 [Install]
 WantedBy=multi-user.target
 """
-# Instances of a template. The path of their cgroup has a name that systemd escapes.
+# The unit file of a template. The path of its instances' cgroups has a name that systemd escapes.
 INSTANCE = SERVICE.replace("/run/many/%N", "/run/workers/%n")
 CROWD = f"""\
 [Unit]
@@ -72,7 +73,8 @@ max_order = 4
 [profiles.small]
 """
 DAMAGED = "many07"
-# Puts the state of the command on a file system of its own, which another unit fills.
+# A line for /etc/fstab that puts mmpolicy's state on a small file system of its own. Another unit
+# fills that file system.
 FULL = "tmpfs /var/lib/mmpolicy tmpfs size=16k 0 0\n"
 FILL = """\
 [Unit]
@@ -93,7 +95,9 @@ pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """Return a Debian with the packages; each guest has a writable layer of its own over it."""
+    """Yield a Debian system with mmpolicy's packages. Each guest boots from it with a writable
+    layer of its own, so the tests do not change it.
+    """
     with folder_of_root("boot") as path:
         system = new_system(path, "cloud")
         system.put("etc/apt/apt.conf.d/90yes", YES)
@@ -103,7 +107,8 @@ def system() -> Iterator[System]:
 
 @contextmanager
 def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
-    """Boot a guest, yield it, and check it at the end; enabled: huge pages.
+    """Boot a guest from this system, yield it, and check at the end that its kernel has logged no
+    bug. enabled: the kernel's mode of huge pages.
 
     Debian's own `always` gives 2 MB folios to all processes. Tests that compare processes begin
     with `madvise`, so that policies make the difference.
@@ -117,7 +122,9 @@ def booted(system: System, enabled: str = "madvise") -> Iterator[Guest]:
 
 @pytest.fixture(scope="module")
 def many(system: System) -> System:
-    """Return this system with many services, each bound by a manifest of its own."""
+    """Return the system with 40 services in it, each bound to a profile by a manifest of
+    its own.
+    """
     system.put("etc/systemd/system/crowd.service", CROWD)
     system.put("etc/mmpolicy/host.toml", PROFILE)
     for name in NAMES:
@@ -136,7 +143,7 @@ def many(system: System) -> System:
 
 
 def folios(guest: Guest) -> dict[str, dict[str, int]]:
-    """Return the folios of each service at its start."""
+    """Return the folios that the first program of each service got, by the name of the service."""
     must(guest, f"for i in $(seq 300); do [ $(find /run/many -size +0 | wc -l) -ge {SERVICES} ] &&"
          " break; sleep 1; done", timeout=400)  # fmt: skip
     lines = must(guest, 'cd /run/many; for each in *; do echo "$each $(head -n 1 $each)"; done')
@@ -154,7 +161,9 @@ def bound(guest: Guest) -> int:
 
 @pytest.mark.long
 def test_all_of_many_services(many: System) -> None:
-    """Each of many services is in its profile before its first instruction, and no unit failed."""
+    """When a host with many services boots, each service is bound to its profile before its first
+    instruction, and no unit fails.
+    """
     with booted(many) as guest:
         assert folios(guest) == dict.fromkeys(NAMES, LARGE)
         assert (bound(guest), must(guest, "systemctl is-active mmpolicy")) == (SERVICES, "active\n")
@@ -162,7 +171,7 @@ def test_all_of_many_services(many: System) -> None:
         assert must(guest, "journalctl -q -b -t mmpolicy -p err") == ""
         cgroups = "find /sys/fs/cgroup -type d | wc -l"
         assert int(must(guest, cgroups)) >= CGROUPS
-        # mmpolicy-verify binds a cgroup again that has lost its binding, and reports this
+        # mmpolicy-verify binds a cgroup that has lost its binding again, and reports this.
         group = must(guest, "stat -c %i /sys/fs/cgroup/system.slice/many03.service").strip()
         must(guest, f"echo -{group} >{ROOT}/profiles/web/cgroups")
         must(guest, "systemctl start mmpolicy-verify", timeout=300)
@@ -173,8 +182,8 @@ def test_all_of_many_services(many: System) -> None:
 
 
 def check_names_of_systemd(guest: Guest) -> None:
-    """Check that a template covers its instances, and an alias its unit, also after a rename or a
-    restart.
+    """Check that the binding of a template applies to its instances, and the binding of an alias to
+    its unit, also after a rename or a restart of the unit.
     """
 
     def start(unit: str, running: str = "") -> None:
@@ -227,8 +236,8 @@ def check_names_of_systemd(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_one_file_is_damaged(many: System) -> None:
-    """If one manifest is damaged, only its own service loses the profile, and verbs that compare
-    report the damage.
+    """If one manifest is damaged, only the service that it binds loses its profile, and the verbs
+    that compare the state with the manifests report the damage.
     """
     path = f"etc/mmpolicy/90-{DAMAGED}.service.toml"
     whole = (many.folder / path).read_text()
@@ -249,8 +258,8 @@ def test_one_file_is_damaged(many: System) -> None:
 
 @pytest.mark.long
 def test_the_disk_is_full(many: System) -> None:
-    """With a full disk, all services get bound at the boot, and the command reports what it could
-    not store.
+    """If the disk is full at a boot, all services are still bound to their profiles, and mmpolicy
+    reports what it could not store.
     """
     before = (many.folder / "etc/fstab").read_text() if (many.folder / "etc/fstab").exists() else ""
     many.put("etc/fstab", before + FULL)
@@ -270,20 +279,21 @@ def test_the_disk_is_full(many: System) -> None:
 
 @pytest.fixture(scope="module")
 def plain(system: System) -> System:
-    """Return this Debian without the many services."""
+    """Return the Debian system without the many services that other tests need."""
     units = " ".join(f"'{name}'" for name in NAMES)
     system.run(f"systemctl disable -q crowd {units} 2>/dev/null; rm -rf /etc/mmpolicy/90-*; true")
     system.run("systemctl enable redis-server; rm -f /etc/mmpolicy/host.toml")
     return system
 
 
-# Prints the state that verbs which only read must not change: settings of huge pages and policies.
+# Prints the settings that a verb which only reads must not change: those of huge pages and of
+# policies.
 SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --exclude-dir=stats"
 SETTINGS += f"; cat {ROOT}/state {ROOT}/profiles/default/*/policy"
 
 
 def wasted(guest: Guest) -> int:
-    """Return the resident memory of the wasteful service in KiB."""
+    """Return the resident memory of the service `wasteful` in KiB."""
     pid = "$(systemctl show -P MainPID wasteful)"
     return int(must(guest, f"sed -n 's/^Rss: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup"))
 
@@ -307,8 +317,8 @@ def at_a_terminal(guest: Guest, text: str) -> str:
 
 
 def check_two_lines(guest: Guest) -> None:
-    """Check the effect of README.md's two lines that need no module, and of the two that
-    undo it.
+    """Check the effect of the two lines in README.md that need no module, and that the two lines
+    which undo them work.
     """
     touch = f"{HOST}{workload('ops')} map {PAGES} touch 0 {PAGES} folios 0 {PAGES}"
     lines = readme("Less CPU time: two lines, no module")[0]
@@ -324,7 +334,9 @@ def check_two_lines(guest: Guest) -> None:
 
 @pytest.mark.long
 def test_readme_look_first(plain: System) -> None:
-    """README.md's first look shows the waste, and the command that frees it."""
+    """The commands of README.md's first look show the waste of a program, and the command that
+    frees it.
+    """
     with booted(plain, "always") as guest:
         must(guest, f"systemd-run --unit=wasteful {HOST}{workload('stops')} 128 16")
         must(guest, "until [ -e /tmp/ready ]; do sleep 1; done", timeout=300)
@@ -344,14 +356,17 @@ def test_readme_look_first(plain: System) -> None:
         must(guest, "touch /tmp/over; while systemctl -q is-active wasteful; do sleep 1; done", 300)
         assert '"mismatches": 0' in must(guest, "journalctl -u wasteful -o cat")
         check_two_lines(guest)
-        # The shell of ./dev shell --systemd has the command, and Ctrl-C interrupts programs in it.
+        # `./dev shell --systemd` gives a shell that has the command mmpolicy, and in which Ctrl-C
+        # interrupts programs.
         asks = "mmpolicy --version; python3 -c 'import signal; print(signal.getsignal(2))'"
         seen = at_a_terminal(guest, f"{asks}\nexit\n")
         assert "mmpolicy, version" in seen and "default_int_handler" in seen
 
 
 def filled(guest: Guest) -> int:
-    """Fill redis with keys; return how many folios of 64 kB the policy has requested for it."""
+    """Fill redis with keys; return how many folios of 64 kB the policy of its profile has
+    requested.
+    """
     must(guest, "redis-benchmark -q -t set -r 10000 -n 20000 -d 1000 -P 16", timeout=300)
     counted = must(guest, "cat /sys/kernel/debug/mmpolicy/try/anon_order/stats").split()
     return int(counted[counted.index("requested_order_4") + 1])
@@ -361,9 +376,9 @@ def filled(guest: Guest) -> int:
     "seconds", [pytest.param(1, marks=pytest.mark.long), pytest.param(610, marks=pytest.mark.full)]
 )
 def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
-    """README.md's steps take effect on Debian's own kernel with its own `always`.
+    """The steps in README.md take effect on Debian's own kernel, which boots with `always`.
 
-    After a boot, with `madvise`, the policies are in force again.
+    After a second boot, with `madvise`, the policies are in force again.
     """
     with booted(plain, "always") as guest:
         let_redis_have_them(guest)
@@ -389,7 +404,8 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path, seconds: int) -> None:
 
 @pytest.mark.full
 def test_tutorial(plain: System, tmp_path: Path) -> None:
-    """Each command of the tutorial prints the output shown, on Debian's kernel with its `always`.
+    """Each command of the tutorial prints the output that the tutorial shows, on Debian's kernel
+    with its own mode `always`.
 
     The first commands of the tutorial let redis have large folios, and redis gets some.
     """
@@ -404,8 +420,8 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_sizes_of_the_whole_host(plain: System) -> None:
-    """`try --host` works without the module: trials that are killed and that run to their end. A
-    setting that it keeps holds after a boot.
+    """`try --host` works without the module: in trials that are killed, and in one that runs to its
+    end. If it keeps a setting, this holds after a boot, too.
     """
     with booted(plain) as guest:
         must(guest, "mmpolicy unload")
@@ -436,8 +452,8 @@ GOES_ON = re.compile(r"mmpolicy try --watch 10% --trial try-[-\d]+")
 
 @pytest.fixture
 def tried(plain: System) -> Iterator[System]:
-    """Return this Debian with two services: one that is worse with 64 kB folios, and one for which
-    `adaptive` pays.
+    """Yield the Debian system with two services: for one of them, 64 kB folios are worse than
+    single pages, and for the other one, `adaptive` pays.
     """
     programs = {"sparse": SPARSE, "tried": WORKS}
     for name, text in programs.items():
@@ -450,11 +466,11 @@ def tried(plain: System) -> Iterator[System]:
 
 @pytest.mark.full
 def test_try_a_service_over_a_boot(tried: System) -> None:
-    """`try` restores the former setting of a service that is worse with 64 kB, and keeps the
-    setting of one for which it pays.
+    """`try` restores the former setting of a service that is worse off with 64 kB folios, and keeps
+    the new setting of a service for which it pays.
 
-    After a boot the setting holds. Four commands then name the command that continues the test of
-    the setting; `try --stop` ends the test, and the setting stays.
+    After a boot the setting is still in force. Four commands then name the command that continues
+    the test of the setting; `try --stop` ends the test, and the setting stays.
     """
     with booted(tried) as guest:
         host_sizes.give_libraries(guest)
@@ -486,8 +502,8 @@ def test_try_a_service_over_a_boot(tried: System) -> None:
 
 @pytest.mark.full
 def test_an_experiment_outlives_its_session(plain: System, tmp_path: Path) -> None:
-    """A detached experiment goes on after the logout; its status agrees with the kernel in each
-    phase, and nothing is left at its end.
+    """A detached experiment goes on after the user has logged out. Its status agrees with the
+    kernel's settings in each phase, and nothing of it is left at its end.
     """
     with booted(plain) as guest:
         before = must(guest, detached.STATE)

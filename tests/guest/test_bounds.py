@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Memory of the module: how it grows with profiles and bindings, and not with switches of
-policies.
+"""The kernel memory that the module uses grows with its profiles and bindings, but not with the
+number of changes of policies.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from .tools import ROOT, must
 
 PROFILES = 100
 BINDINGS = 1000
-PROFILE_KB, BINDING_KB = 20, 0.1  # most kB for each profile and binding, as in docs/security.md
-NOISE_KB = 1000  # kB that the kernel itself allocates and frees meanwhile
+# the most kB of kernel memory that a profile and a binding may take, as docs/security.md says
+PROFILE_KB, BINDING_KB = 20, 0.1
+NOISE_KB = 1000  # kB that the kernel itself may allocate or free during the measurement
 CGROUPS = "/sys/fs/cgroup/many"
-# Prints the kB that the kernel uses, after deferred frees and without empty slabs.
+# Prints how many kB the kernel uses for itself, after it has freed what it frees later, and without
+# empty slabs.
 USED = """
 sleep 0.3; sync; echo 3 >/proc/sys/vm/drop_caches; sleep 0.3
 for slab in /sys/kernel/slab/*; do echo 1 >$slab/shrink 2>&-; done
@@ -52,11 +54,12 @@ def used(guest: Guest) -> int:
     "seconds", (0, pytest.param(3600, marks=[pytest.mark.full, pytest.mark.flavor("patched")]))
 )
 def test_memory(loaded: Guest, seconds: int) -> None:
-    """The module's memory grows with the number of its profiles and bindings, not with switches of
-    policies, and all of it is freed.
+    """The memory of the module grows with the number of its profiles and bindings, but not with the
+    number of changes of policies. In the end, all of it is freed.
     """
     must(loaded, f"mkdir -p {CGROUPS} && cd {CGROUPS} && mkdir $(seq {BINDINGS})")
-    must(loaded, ALL_AND_BACK)  # first once, so that the slabs exist before the measurement
+    # All of it runs once before the measurement, so that the slabs that it needs exist already.
+    must(loaded, ALL_AND_BACK)
     at_first = used(loaded)
     must(loaded, CREATE)
     with_profiles = used(loaded)

@@ -32,8 +32,8 @@ DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SLOT = f"{ROOT}/bpf/slot0"
 GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name | xargs)" ]; do sleep 0.1; done'
 UNLOAD = f"rm -rf /sys/fs/bpf/mmpolicy; {GONE}"
-# A program that opens the pin as bpftool does, removes it, and keeps the link until /run/over
-# exists.
+# A program that opens the link of a BPF policy by its pin, as bpftool does, removes the pin, and
+# keeps the link open until the file /run/over exists.
 HOLD = f"""
 import ctypes, os, time
 path = ctypes.create_string_buffer(b"{PINS}/anon_order/fixed64")
@@ -49,13 +49,15 @@ SINGLE, KB64, KB16 = {0: 4096}, {4: 4096}, {2: 4096}
 
 
 def answering(answer: str, name: str = "answering", body: str = "", more: str = "") -> Path:
-    """Return the object file of a policy that gives this answer to each fault."""
+    """Return the object file of a BPF policy that gives this answer to each fault."""
     source = SOURCE.replace("hostile", name) % ("", f"{body} return {answer};", more)
     return policy_object(name, source)
 
 
 def ready(machines: Machines, flavor: str) -> Iterator[Guest]:
-    """Return a guest with the module loaded; programs of the test are unloaded at its end."""
+    """Yield a guest with the module loaded. BPF policies that the test has loaded are unloaded at
+    its end.
+    """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf; modprobe mmpolicy")
     yield guest
@@ -74,18 +76,20 @@ def guest(machines: Machines, stock: str) -> Iterator[Guest]:
     ]
 )
 def checked(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """Return a guest with Debian's kernel for clouds, or one with KASAN and lockdep."""
+    """Return a guest with Debian's kernel for clouds, or with a kernel that has KASAN and lockdep,
+    which find bugs.
+    """
     yield from ready(machines, request.param)
 
 
 def stats(guest: Guest) -> dict[str, int]:
-    """Return the counters of anon_order in the default profile."""
+    """Return the counters of the hook point anon_order in the default profile."""
     text = must(guest, "cat /sys/kernel/debug/mmpolicy/default/anon_order/stats")
     return {name: int(value) for name, value in map(str.split, text.splitlines())}
 
 
 def slot(guest: Guest, name: str) -> str:
-    """Return the value of a file of the first slot for BPF policies."""
+    """Return the content of a file of the first slot for BPF policies in sysfs."""
     return must(guest, f"cat {SLOT}/{name}").strip()
 
 
@@ -93,7 +97,9 @@ def slot(guest: Guest, name: str) -> str:
 
 
 def test_fixed(guest: Guest) -> None:
-    """The example `fixed` is listed as a policy, and gives the folios that `fixed` in C gives."""
+    """The example policy `fixed` in BPF is listed among the policies, and gives the same folios as
+    the policy `fixed` in C.
+    """
     must(guest, load(example("fixed")))
     assert "fixed64" in must(guest, f"cat {POINT}/policy").split()
     switch(guest, "fixed64")
@@ -103,8 +109,8 @@ def test_fixed(guest: Guest) -> None:
 
 
 def test_block(guest: Guest) -> None:
-    """Under the example `block`, nearly all memory that is used in order gets 64 kB folios. If one
-    page in 256 kB is used, it gets single pages only.
+    """Under the example policy `block`, nearly all memory of a program that uses its pages in order
+    is in 64 kB folios. A program that uses one page in 256 kB gets single pages only.
     """
     must(guest, load(example("block")))
     switch(guest, "block")
@@ -117,8 +123,8 @@ def test_block(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_block_asks_as_without_the_flag(guest: Guest) -> None:
-    """With the flag MMP_IF_NEAR, the kernel calls the program for fewer faults, and all folios are
-    as without the flag.
+    """With the flag MMP_IF_NEAR, the kernel calls a BPF policy for fewer faults, but the program
+    gets the same folios as without the flag.
     """
     source = (EXAMPLES / "block.bpf.c").read_text()
     always = policy_object("always", source.replace(", .flags = MMP_IF_NEAR", ""))
@@ -132,8 +138,8 @@ def test_block_asks_as_without_the_flag(guest: Guest) -> None:
 
 
 def test_questions(guest: Guest) -> None:
-    """Kfuncs return correct values: the program checks them, and reports a wrong one as
-    its error.
+    """The kfuncs for BPF policies return correct values. The policy of this test checks them, and
+    reports a wrong value as its error.
     """
     body = """
     __s64 page = fault->address - fault->start >> 12;
@@ -176,8 +182,8 @@ assert not os.wait()[1]
 
 
 def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
-    """mmp_bpf_cgroup_pages() counts the cgroup of the process that owns the memory, not of another
-    process that writes to it.
+    """mmp_bpf_cgroup_pages() counts the pages of the cgroup of the process that owns the memory,
+    even if another process makes the fault by writing to this memory.
     """
     large = "mmp_bpf_cgroup_pages(fault) > 16384"
     must(guest, load(answering(f"MMP_ANSWER({large} ? 4 : 0, MMP_CAP)", "by_size")))
@@ -196,8 +202,8 @@ def test_whose_cgroup_is_asked_about(guest: Guest) -> None:
 
 
 def test_another_version_of_the_header(guest: Guest) -> None:
-    """A program built with a header of another layout works, as the loader finds members
-    by name.
+    """A BPF policy that was built with another layout of the header's structs works, as the loader
+    finds their members by name.
     """
     body = "return MMP_ANSWER(fault->site <= MMP_AT_COPY && !fault->knob[3] ? 4 : 0, MMP_CAP);"
     include = '#include "mmpolicy.bpf.h"'
@@ -218,7 +224,9 @@ def test_another_version_of_the_header(guest: Guest) -> None:
     ],
 )
 def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> None:
-    """A wrong order is lowered to max_order, a wrong reason is replaced, and both are counted."""
+    """If a BPF policy answers with a wrong order, it is lowered to max_order; a wrong reason is
+    replaced. Both are counted.
+    """
     must(guest, load(answering(answer)))
     assert slot(guest, "clamped") == "0"
     switch(guest, "answering")
@@ -228,7 +236,9 @@ def test_wrong_answers(guest: Guest, answer: str, expected: dict[int, int]) -> N
 
 @pytest.mark.full
 def test_reasons_are_counted(guest: Guest) -> None:
-    """Reasons and folios of a BPF policy appear in the counters that policies in C use."""
+    """The reasons and folios of a BPF policy are counted in the same counters as those of policies
+    in C.
+    """
     must(guest, load(answering("MMP_ANSWER(4, MMP_DENSE_NEIGHBOUR)")))
     switch(guest, "answering")
     before = stats(guest)
@@ -238,12 +248,12 @@ def test_reasons_are_counted(guest: Guest) -> None:
     assert after["allocated_order_4"] - before["allocated_order_4"] >= 256
 
 
-# Several programs at once, and a program as the shadow policy
+# Several BPF policies at once, and a BPF policy as the shadow policy
 
 
 def test_bound(guest: Guest) -> None:
-    """Two bound cgroups have a program each; if one program is unloaded, the other cgroup keeps
-    its own.
+    """Two bound cgroups can have different BPF policies. If one of them is unloaded, the other
+    cgroup keeps its own.
     """
     must(guest, f"{load(example('fixed'))}; {load(answering('2'))}; mkdir -p {TOP}/a {TOP}/b")
     for name, policy in ("a", "fixed64"), ("b", "answering"):
@@ -261,7 +271,9 @@ def test_bound(guest: Guest) -> None:
 
 
 def test_shadow(guest: Guest) -> None:
-    """A program as the shadow policy is called and counted; its answers change no folio."""
+    """A BPF policy that is the shadow policy is called, and its answers are counted, but they
+    change no folio.
+    """
     must(
         guest, f"{load(example('fixed'))}; echo never >{POINT}/policy; echo fixed64 >{POINT}/shadow"
     )
@@ -271,15 +283,18 @@ def test_shadow(guest: Guest) -> None:
     assert "[never]" in must(guest, f"cat {POINT}/policy")
 
 
-# Contexts that a program gets, and `policy show --live`
+# The contexts that a BPF policy gets, and `policy show --live`, which prints them
 
 INSTANCE = "/sys/kernel/tracing/instances/mmpolicy"
-WITH_CTRL_C = "env --default-signal=INT"  # background jobs of a shell would ignore SIGINT
+# background jobs of a shell ignore SIGINT by default, so restore it
+WITH_CTRL_C = "env --default-signal=INT"
 WATCHED = f"{INSTANCE}/events/mmpolicy/mmpolicy_bpf_anon_order/enable"
 
 
 def answers_of_dense(guest: Guest) -> Counter[tuple[str, str]]:
-    """Return how often each result of mmp_bpf_full() led to each order, in the area of DENSE."""
+    """Return how often each result of mmp_bpf_full() led to each order, counted over the faults of
+    the area that DENSE maps.
+    """
     lines = must(guest, "cat /run/told").splitlines(keepends=True)
     told = [json.loads(line) for line in lines if line.endswith("\n")]
     assert not [each for each in told if "lost" in each]
@@ -294,10 +309,10 @@ def answers_of_dense(guest: Guest) -> Counter[tuple[str, str]]:
 
 
 def test_live(guest: Guest) -> None:
-    """`policy show --live` shows the answers that led to the folios, each after the kfunc calls
-    that the program made for it.
+    """`policy show --live` prints the answers of a BPF policy that led to folios, each after the
+    kfunc calls that the policy made for it.
 
-    It does not show answers of another program, which is the shadow policy here.
+    It does not print answers of another BPF policy, which is the shadow policy in this test.
     """
     must(guest, f"{load(example('block'))}; {load(answering('2'))}")
     must(guest, f"echo answering >{POINT}/shadow")
@@ -317,7 +332,7 @@ def test_live(guest: Guest) -> None:
     assert set(orders) <= {("0", "0"), ("1", "4")}
 
 
-# Events that end a policy
+# Events that end a BPF policy: a shell command for each
 
 
 ENDS = {
@@ -329,8 +344,8 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_ends(guest: Guest, end: str) -> None:
-    """However a program ends, its point is at stock afterwards. The module can be unloaded only
-    when no program is loaded.
+    """However a BPF policy ends, its hook point is at stock afterwards. The module can be unloaded
+    only if no BPF policy is loaded.
     """
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
@@ -350,7 +365,9 @@ def test_ends(guest: Guest, end: str) -> None:
 
 @pytest.mark.full
 def test_loader_ends(guest: Guest) -> None:
-    """If the pin is removed, the policy lasts as long as a process keeps the link open."""
+    """If the pin of a BPF policy is removed, the policy stays in force as long as a process keeps
+    its link open.
+    """
     must(guest, load(example("fixed")))
     switch(guest, "fixed64")
     job = guest.start(f"python3 -c {shlex.quote(HOLD)}")
@@ -368,8 +385,8 @@ def test_loader_ends(guest: Guest) -> None:
 
 
 def test_error(guest: Guest) -> None:
-    """A program that reports an error is not called again, and the error is kept; the program has
-    to be replaced before it can be chosen again.
+    """A BPF policy that reports an error is not called again, and the error is kept. It can be
+    chosen again only after it was replaced.
     """
     text = 'static const char text[] = "I give up\\n"; mmp_bpf_error(fault, text);'
     must(guest, load(answering("4", body=text)))
@@ -386,7 +403,9 @@ def test_error(guest: Guest) -> None:
 
 
 def test_replace(guest: Guest) -> None:
-    """A replacement takes effect at once in the profiles that have the policy."""
+    """If a BPF policy is replaced, the new program takes effect at once in all profiles that have
+    the policy.
+    """
     must(guest, load(answering("4")))
     switch(guest, "answering")
     before = slot(guest, "program")
@@ -401,8 +420,8 @@ LINK_CREATE, LINK_UPDATE = 28, 29  # values of enum bpf_cmd in the kernel
 
 
 def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
-    """A loader that does not run for 5 s just before it registers its program, as may happen on a
-    busy host, still succeeds.
+    """A loader succeeds even if it does not run for 5 s just before it registers its BPF policy, as
+    may happen on a busy host.
     """
     late = f"{workload('late')} {{}} 5000 "
     must(guest, late.format(LINK_CREATE) + load(answering("4")))
@@ -412,7 +431,7 @@ def test_a_loader_that_is_stopped_for_seconds(guest: Guest) -> None:
 
 
 def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
-    """If a loader is killed before it registers its program, the module can soon be unloaded."""
+    """If a loader is killed before it registers its BPF policy, the module can soon be unloaded."""
     late = f"{workload('late')} {LINK_CREATE} 600000 {load(answering('4'))}"
     must(
         guest,
@@ -426,7 +445,9 @@ def test_a_loader_that_ends_before_it_registers(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_slots(guest: Guest) -> None:
-    """There are four slots for programs; a freed slot can be used again, and names are unique."""
+    """There are four slots for BPF policies, so a fifth one is refused. A freed slot can be used
+    again, and no two policies have the same name.
+    """
     for name in "abcd":
         must(guest, load(answering("4", name)))
     assert "refused register 28" in guest.run(load(answering("4", "e"))).out
@@ -437,7 +458,7 @@ def test_slots(guest: Guest) -> None:
     assert must(guest, f"cat {ROOT}/bpf/slot*/name").split() == ["a", "e", "c", "d"]
 
 
-# Storms: loads, replacements and ends repeatedly, while programs touch memory
+# Storms: BPF policies are loaded, replaced and ended again and again, while programs touch memory
 
 ROUNDS, PIECES = 50, 20
 GIVES_UP = 'static const char t[] = "x"; if (fault->address >> 12 & 1) mmp_bpf_error(fault, t);'
@@ -446,8 +467,8 @@ BTF = "/sys/kernel/btf/vmlinux"
 
 
 def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
-    """Copy all files that a round reads into memory, also the BTF of the kernel, which the loader
-    then reads in one piece.
+    """Copy all files that a round of the storm reads into memory, also the BTF of the kernel, which
+    the loader then reads in one piece.
     """
     copies = "\n".join(f"cp {path} {HERE}/{name}" for name, path in objects.items())
     must(
@@ -460,11 +481,10 @@ def at_hand(guest: Guest, objects: dict[str, Path]) -> None:
 
 
 def storm(guest: Guest, rounds: int) -> None:
-    """Load, replace and unload programs while memory is touched: no data is wrong, and the kernel
-    logs no bug. Each fourth round unloads the module.
+    """Load, replace and unload BPF policies while programs touch memory. No data may be wrong, and
+    the kernel must log no bug. Each fourth round unloads the module.
 
     Two policies take turns, so that one is loaded while the kernel still frees the other. Grace
-    periods are expedited, so that a use after free shows sooner.
     periods are expedited, so that a use after free shows sooner.
     """
     objects = {"fixed64": example("fixed")}
@@ -518,8 +538,8 @@ def test_storm(guest: Guest) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("piece", range(PIECES))
 def test_long_storm(checked: Guest, piece: int) -> None:
-    """The storm passes for a thousand rounds. They are divided into tests, so that an early failure
-    is found early.
+    """The storm of BPF policies passes for a thousand rounds. They are divided into several tests,
+    so that a failure shows early.
     """
     print(f"rounds from {piece * ROUNDS} on")
     storm(checked, ROUNDS)
@@ -529,7 +549,9 @@ def test_long_storm(checked: Guest, piece: int) -> None:
 
 
 def test_hostile(guest: Guest) -> None:
-    """Each program of HOSTILE is refused with a reason of one line, and leaves nothing behind."""
+    """Each BPF policy of HOSTILE is refused with a reason of one line, and leaves nothing
+    behind.
+    """
     objects = {name: policy_object(name, each.source()) for name, each in HOSTILE.items()}
     wrong = []
     for name, path in objects.items():
@@ -552,7 +574,9 @@ def test_no_object(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_no_jit(guest: Guest) -> None:
-    """Without the JIT, programs are refused with a reason that names it, by kernel or module."""
+    """If the JIT of BPF is off, a BPF policy is refused, by the kernel or by the module, with a
+    reason that names the JIT.
+    """
     must(guest, "echo 0 >/proc/sys/net/core/bpf_jit_enable")
     results = [guest.run(load(example(name))) for name in ("fixed", "block")]
     must(guest, "echo 1 >/proc/sys/net/core/bpf_jit_enable")
@@ -561,13 +585,13 @@ def test_no_jit(guest: Guest) -> None:
     must(guest, load(example("fixed")))
 
 
-# A kernel that cannot load programs
+# A kernel on which no BPF policy can be loaded
 
 
 @pytest.mark.flavor("patched")
 def test_kernel_without(machines: Machines) -> None:
-    """On a kernel without BTF of modules, a file in sysfs says why BPF policies are unavailable,
-    and policies in C work.
+    """On a kernel without BTF of modules, the file bpf/available in sysfs says why BPF policies are
+    unavailable, and policies in C work.
     """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -579,12 +603,15 @@ def test_kernel_without(machines: Machines) -> None:
 # The command
 
 PAGE = "docs/writing-a-policy.md"
-SHORT = "--block 1s --washout 0.2s --pairs 7 --aa-pairs 1"  # the shortest run for two metrics
+# options of the shortest experiment that can show an effect in one of two metrics
+SHORT = "--block 1s --washout 0.2s --pairs 7 --aa-pairs 1"
 REDIS = "/sys/fs/cgroup/system.slice/redis-server.service"
 
 
 def author(*lines: str) -> str:
-    """Return shell commands as typed by a user who has the packages mmpolicy-bpf and libbpf-dev."""
+    """Return shell commands as a user types them who has installed the packages mmpolicy-bpf and
+    libbpf-dev.
+    """
     built = helper().parent
     start = f"export CPATH={HEADERS}:{built}/include PATH={built}:$PATH; mkdir -p /run/author"
     return "\n".join([start, 'sudo() { "$@"; }', "cd /run/author || exit; set -e", *lines])
@@ -592,7 +619,9 @@ def author(*lines: str) -> str:
 
 @pytest.mark.full
 def test_an_author(guest: Guest) -> None:
-    """The commands of docs/writing-a-policy.md lead a new user from nothing to a report."""
+    """The commands of docs/writing-a-policy.md lead a new user from an empty folder to a report on
+    a policy of his own.
+    """
     (first, look, (revert, *compare), replace, keep) = readme("From nothing to a report", PAGE)
     must(
         guest,
@@ -624,7 +653,9 @@ def test_an_author(guest: Guest) -> None:
 
 
 def test_command(guest: Guest) -> None:
-    """A policy is loaded, set, listed and unloaded, as docs/writing-a-policy.md shows."""
+    """A BPF policy can be loaded, set, listed and unloaded by the commands in
+    docs/writing-a-policy.md.
+    """
 
     def mmpolicy(words: str) -> dict[str, Any]:
         return ran(guest, f"PATH={helper().parent}:$PATH mmpolicy {words} --json")
@@ -641,8 +672,8 @@ def test_command(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_more_of_the_command(guest: Guest) -> None:
-    """A loaded program pins the module, and can be replaced; the verifier may take too long for
-    another one.
+    """A loaded BPF policy keeps the module from being unloaded, and can be replaced. A policy for
+    which the verifier takes too long is refused.
     """
     path = f"PATH={helper().parent}:$PATH"
     must(guest, f"{path} mmpolicy policy load --dry-run {example('fixed')}")

@@ -25,24 +25,27 @@ pytestmark = [
 SECONDS = 20.0  # rough duration of each test, for the schedule
 
 FORWARD, SPARSE = Case("forward", 64, 5), Case("every_64k", 64, 21)
-# 256 MiB, as there are few faults of 64 kB: with 64 MiB, a timer tick would add 17 instructions to
-# each.
+# 256 MiB, because there are few faults of 64 kB: with 64 MiB, a timer tick would add 17
+# instructions to each fault.
 LARGE = Case("forward", 256, 5)
 ZERO = SOURCE.replace("hostile", "zero") % ("", "", "")
 FIXED = f"echo {{}} >{POINT}/fixed/max_order; echo fixed >{POINT}/policy"
-# The arm "pages" is `fixed` with order 0: it is asked at each fault, as a program is. `never` would
-# answer in advance, without being asked.
+# The arm "pages" has the policy `fixed` with order 0, which is asked at each fault, as a BPF policy
+# is. `never` would not do: it answers in advance, without being asked.
 ARMS = {
     "pages": FIXED.format(0),
     **{policy: f"echo {policy} >{POINT}/policy" for policy in ("zero", "adaptive", "block")},
 }
 ARMS_OF_LARGE, TIMES = ("fixed", "fixed64"), 5
-# An unused profile that enables sizes up to 64 kB in the arm "pages", too, as in the other arms.
+# Commands that create an unused profile with sizes up to 64 kB. It makes the kernel enable these
+# sizes also in the arm "pages", as they are in the other arms.
 OPEN = f"echo open >{ROOT}/profiles/create; echo fixed >{ROOT}/profiles/open/anon_order/policy"
 
 
 def take_large(guest: Guest) -> Iterator[Sample]:
-    """Yield the median run of each arm of 64 kB, as two runs differ by more than a call costs."""
+    """Yield the median run of each arm with 64 kB folios, because two runs of one arm differ by
+    more than a call of a policy costs.
+    """
     taken: dict[str, list[Sample]] = {arm: [] for arm in ARMS_OF_LARGE}
     for _ in range(TIMES):
         for arm, runs in taken.items():
@@ -53,7 +56,9 @@ def take_large(guest: Guest) -> Iterator[Sample]:
 
 
 def costs_on(machines: Machines, flavor: str) -> Repeated:
-    """Return a measurement: each run takes all policies in turn, in one guest."""
+    """Return a measurement of what policies cost on this kernel. Each run measures all policies in
+    turn, in one guest.
+    """
 
     def take(_: frozenset[str]) -> Results:
         machines.end()
@@ -85,7 +90,9 @@ def costs(all_machines: Machines, stock: str) -> Repeated:
     ("policy", "in_c", "case"), [("zero", "pages", FORWARD), ("fixed64", "fixed", LARGE)]
 )
 def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Case) -> None:
-    """A fault costs at most 85 instructions more under a BPF policy than under its equal in C."""
+    """A fault costs at most 85 instructions more under a BPF policy than under the same policy in
+    C.
+    """
 
     def beyond(run: Results) -> float:
         ours, theirs = (
@@ -100,8 +107,8 @@ def test_what_a_question_costs(costs: Repeated, policy: str, in_c: str, case: Ca
 
 @pytest.mark.parametrize(("case", "limit"), [(FORWARD, 1.02 + NOISE), (SPARSE, 1.045)])
 def test_what_block_costs(costs: Repeated, case: Case, limit: float) -> None:
-    """`block`, a rule by use with MMP_IF_NEAR, costs little more than `adaptive`, and takes as much
-    memory.
+    """The BPF policy `block`, which decides by use and has the flag MMP_IF_NEAR, costs little more
+    than `adaptive`, and gives a program as much memory.
 
     On sparse access, `adaptive` answers most faults in advance, which saves 3 %: three runs had
     ratios of 1.0403, 1.0396 and 1.0385.

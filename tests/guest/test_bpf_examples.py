@@ -31,11 +31,14 @@ SPARSE = "map 4096 " + " ".join(f"touch {at} {at + 1}" for at in range(0, 4096, 
 HUGE = {9: 4096}
 PROFILES, KNOBS = f"{ROOT}/profiles", f"{ROOT}/knobs/anon_order"
 PATTERNS = ("forward", "every_64k")
-CLOSE = 0.03  # relative deviation that a measured figure may have from the table
+# relative deviation that a measured figure may have from the one in the document's table
+CLOSE = 0.03
 
 
 def with_module(machines: Machines, flavor: str) -> Iterator[Guest]:
-    """Return a guest with the module; after the test, its programs and settings are removed."""
+    """Yield a guest with the module loaded. After the test, its BPF policies are unloaded, and all
+    settings are reset.
+    """
     for guest in ready(machines, flavor):
         yield guest
         must(guest, f"echo 1 >{ROOT}/reset")
@@ -48,14 +51,18 @@ def guest(machines: Machines) -> Iterator[Guest]:
 
 
 def with_knobs(name: str, *knobs: str, order: str = "fault->knob[0]") -> str:
-    """Return the command that loads a policy with knobs; order: its answer, as C source."""
+    """Return the command that loads a BPF policy with these knobs; order: the order that it
+    answers, as C source.
+    """
     more = f", .knobs = {{ {', '.join(knobs)} }}"
     source = SOURCE.replace("hostile", name) % ("", f"return MMP_ANSWER({order}, MMP_CAP);", more)
     return loading(policy_object(name, source))
 
 
 def knob(name: str, text: str = "0, 9, 2") -> str:
-    """Return the C source of a knob; text: least value, largest value, default."""
+    """Return the C source of a knob of a BPF policy; text: its least value, largest value and
+    default.
+    """
     return f'{{ "{name}", "order", "the order of all", {text} }}'
 
 
@@ -63,8 +70,8 @@ def knob(name: str, text: str = "0, 9, 2") -> str:
 
 
 def test_knobs(guest: Guest) -> None:
-    """The knobs of a program appear in each profile, also in later ones, act on processes of the
-    profile, and vanish with the policy.
+    """The knobs of a BPF policy appear in each profile, also in profiles created later. They apply
+    to the processes of their profile, and vanish when the policy is unloaded.
     """
     must(guest, f"echo old >{PROFILES}/create; {with_knobs('sized', knob('size'), knob('more'))}")
     must(guest, f"echo new >{PROFILES}/create")
@@ -88,7 +95,7 @@ def test_knobs(guest: Guest) -> None:
 
 
 def test_the_command_knows_knobs(guest: Guest) -> None:
-    """The command finds, sets, reverts and resets knobs of a BPF policy as those of
+    """mmpolicy finds, sets, reverts and resets the knobs of a BPF policy as it does those of
     policies in C.
     """
     must(guest, with_knobs("sized", knob("size")))
@@ -112,8 +119,8 @@ WRONG = {
 
 
 def test_wrong_knobs(guest: Guest) -> None:
-    """A program with an invalid knob is refused with a line that says so. A replacement must have
-    the knobs of the program that it replaces.
+    """A BPF policy with an invalid knob is refused with a line that says so. A replacement is
+    accepted only if it has the knobs of the policy that it replaces.
     """
     for what, knobs in WRONG.items():
         result = guest.run(with_knobs("wrong", knobs))
@@ -128,12 +135,12 @@ def test_wrong_knobs(guest: Guest) -> None:
     assert folios(guest, DENSE) == [{3: 4096}]
 
 
-# The examples; `fixed` and `block` are in test_bpf.py
+# The example policies in BPF, except `fixed` and `block`, which are tested in test_bpf.py
 
 
 def test_per_process(guest: Guest) -> None:
-    """The example `per_process` gives huge pages to the process in its knob, and single pages to
-    the others.
+    """The example policy `per_process` gives huge pages to the process whose pid is in its knob,
+    and single pages to all others.
     """
     must(guest, loading(example("per_process")))
     switch(guest, "per_process")
@@ -143,8 +150,8 @@ def test_per_process(guest: Guest) -> None:
 
 
 def test_small_cgroups(guest: Guest) -> None:
-    """The example `small_cgroups` gives a cgroup single pages until the cgroup has min_mb, and 64
-    kB folios from then on.
+    """The example policy `small_cgroups` gives single pages to a cgroup until the cgroup has min_mb
+    MB of memory, and 64 kB folios from then on.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")
@@ -159,8 +166,8 @@ def test_small_cgroups(guest: Guest) -> None:
 
 @pytest.mark.full
 def test_pressure(guest: Guest) -> None:
-    """Under the example `small_cgroups`, a cgroup over its limit, which stalls on memory, gets
-    single pages.
+    """The example policy `small_cgroups` gives single pages to a cgroup that stalls on memory
+    because it is over its limit.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control; echo 8M >{TOP}/a/memory.high")
@@ -178,8 +185,8 @@ def test_pressure(guest: Guest) -> None:
 
 
 def test_bestfit(guest: Guest) -> None:
-    """Under the example `bestfit`, a fault gets the largest folio that fits into its area and that
-    is free.
+    """Under the example policy `bestfit`, a fault gets the largest free folio that fits into its
+    memory area.
     """
     must(guest, loading(example("bestfit")))
     switch(guest, "bestfit")
@@ -193,8 +200,8 @@ def test_bestfit(guest: Guest) -> None:
 
 
 def test_learn(guest: Guest) -> None:
-    """Under the example `learn`, a process that fills its memory gets 64 kB folios after a while; a
-    process that leaves gaps does not.
+    """Under the example policy `learn`, a process that fills its memory gets 64 kB folios after a
+    while; a process that leaves gaps does not.
     """
     must(guest, loading(example("learn")))
     switch(guest, "learn")
@@ -210,7 +217,9 @@ ROW = re.compile(r"^\| `([\w.]+)` \|[^|]*" + r"\| ([\d.,]+) " * 4 + r"\|$", re.M
 
 
 def measured(guest: Guest, policy: str) -> list[float]:
-    """Return faults and MB of a dense and of a sparse walk over 64 MB, in a cgroup."""
+    """Return the faults and the MB of a program that touches 64 MB in a cgroup, first densely and
+    then sparsely.
+    """
     must(guest, f"echo {policy} >{POINT}/policy")
     found = []
     for pattern in PATTERNS:
@@ -221,8 +230,8 @@ def measured(guest: Guest, policy: str) -> list[float]:
 
 @pytest.mark.full
 def test_table(guest: Guest) -> None:
-    """The table of docs/writing-a-policy.md has the figures that are measured here, for the
-    examples and for policies in C.
+    """The table in docs/writing-a-policy.md has the figures that this test measures, for the
+    example policies and for policies in C.
     """
     must(guest, f"mkdir -p {TOP}/a; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(guest, f"echo +memory >{TOP}/cgroup.subtree_control")

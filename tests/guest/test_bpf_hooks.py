@@ -27,16 +27,20 @@ GUESTS = {
     test_bpf_points.__name__: test_bpf_points.with_nodes,
     test_bpf_examples.__name__: test_bpf_examples.with_module,
 }
-PLACES = {"guest", "costs"}  # a test with one of these fixtures can run on this kernel
-ELSEWHERE = {"full", "flavor"}  # a test with one of these marks is long, or for one kernel
-# Left out: this kernel skips blocks in which compaction cannot succeed, so that hardly any attempt
-# scans a page.
+# a test that uses one of these fixtures can also run on the kernel with the hooks
+PLACES = {"guest", "costs"}
+# a test with one of these markers is left out: it takes long, or is for one kernel
+ELSEWHERE = {"full", "flavor"}
+# Left out: the kernel with the hooks skips blocks in which compaction cannot succeed, so that
+# hardly any attempt scans a page.
 NOT_HERE = {"test_backoff"}
 
 
 @pytest.fixture
 def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]:
-    """Return the guest of the file that the test is from."""
+    """Yield a guest with the hooks in its kernel, made in the way of the file that defines the
+    test.
+    """
     for guest in GUESTS[request.function.__module__](machines, "btf"):
         assert must(guest, f"cat {ROOT}/provider") == "hooks\n"
         yield guest
@@ -44,7 +48,7 @@ def guest(machines: Machines, request: pytest.FixtureRequest) -> Iterator[Guest]
 
 @pytest.fixture(scope="module")
 def costs(all_machines: Machines) -> Repeated:
-    """Return the costs on the kernel with the hooks."""
+    """Return a measurement of what BPF policies cost on the kernel with the hooks."""
     return test_bpf_cost.costs_on(all_machines, "btf")
 
 

@@ -29,15 +29,16 @@ pytestmark = [
 SECONDS = 20.0  # rough duration of each test, for the schedule
 
 PROFILE = f"{ROOT}/profiles/default"
-# Free memory is in holes of three pages between pinned pages, so compaction of a zone fails. Folios
-# of 16 to 64 kB would make the kernel reclaim and finally call the OOM killer; the policy
-# only_compact_any prevents reclaim for them.
+# Arguments of ops that leave free memory only in holes of three pages between pinned pages, so that
+# compaction of a zone fails. Folios of 16 to 64 kB would make the kernel reclaim and finally call
+# the OOM killer; the policy only_compact_any prevents reclaim for them.
 CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map {{}} {MADVISED} touch 1"
 IN_CRUMBS = f"{SMALL_SIZES}; echo only_compact_any >{PROFILE}/thp_gfp/policy"
-LIGHT, RELAXED, NO_ANSWER = 1, 4, 5  # efforts; the last one is not valid
-DEFER, TRY = 1, 2  # answers of compact
-# A policy that answers with its knob, if the context is that of MADV_HUGEPAGE in this guest. Else
-# it lets the kernel reclaim, which the test notices.
+# values of the answer "effort" of a thp_gfp policy; the last one is not valid
+LIGHT, RELAXED, NO_ANSWER = 1, 4, 5
+DEFER, TRY = 1, 2  # values of the answer of a compact policy
+# A BPF policy of thp_gfp that answers with the value of its knob, if its context is that of
+# MADV_HUGEPAGE in this guest. Otherwise it lets the kernel reclaim, which the test notices.
 EFFORT = """
 #include "mmpolicy.bpf.h"
 MMP_EFFORT(of_knob)
@@ -56,8 +57,8 @@ MMP_POLICY_OF(thp_gfp, policy, .name = "of_knob", .effort = (void *)of_knob, .kn
 	{ "error", "switch", "report an error", 0, 1, 0 },
 });
 """
-# A policy that answers with its knob. If its context is impossible, it reports an error, which ends
-# its use.
+# A BPF policy of compact that answers with the value of its knob. If its context is impossible, it
+# reports an error, after which it is no longer called.
 COMPACT = """
 #include "mmpolicy.bpf.h"
 MMP_COMPACT(of_knob)
@@ -79,8 +80,8 @@ MMP_POLICY_OF(compact, policy, .name = "of_knob", .compact = (void *)of_knob, .k
 
 
 def with_nodes(machines: Machines, flavor: str, **needs: bool) -> Iterator[Guest]:
-    """Return a guest with two nodes, swap and the module; programs of the test are unloaded at its
-    end.
+    """Yield a guest with two NUMA nodes, swap and the module. BPF policies that the test has loaded
+    are unloaded at its end.
     """
     guest = of_nodes(machines, flavor, cpus=1, nodes=2, swap="1G", **needs)
     must(guest, "mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf")
@@ -96,8 +97,8 @@ def guest(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def counting(machines: Machines) -> Iterator[Guest]:
-    """Return a new guest with the kernel for clouds, whose clock counts instructions, so that runs
-    repeat.
+    """Yield a new guest with Debian's kernel for clouds. Its clock counts instructions, so that
+    repeated runs give the same figures.
 
     It must be new, as a zone remembers results of compaction, and is deferred after failures.
     """
@@ -106,7 +107,7 @@ def counting(machines: Machines) -> Iterator[Guest]:
 
 
 def set_policy(guest: Guest, point: str, name: str, **knobs: int) -> None:
-    """Set knobs of a policy, and then choose the policy for its point."""
+    """Set knobs of a policy, and then choose the policy for its hook point."""
     for knob, value in knobs.items():
         must(guest, f"echo {value} >{PROFILE}/{point}/{name}/{knob}")
     must(guest, f"echo {name} >{PROFILE}/{point}/policy")
@@ -117,8 +118,8 @@ EVENTS = f"{TRACING}/events/mmpolicy"
 
 @contextmanager
 def traced(guest: Guest) -> Iterator[None]:
-    """Record the tracepoints of mmpolicy, with times of CLOCK_MONOTONIC, which the programs read,
-    too.
+    """Record mmpolicy's trace events during a `with` block. Their times are of CLOCK_MONOTONIC,
+    which the BPF policies read, too.
     """
     must(guest, f"cd {TRACING}; echo mono >trace_clock; echo 8192 >buffer_size_kb; echo >trace")
     must(guest, f"echo 1 >{EVENTS}/enable")
@@ -127,8 +128,8 @@ def traced(guest: Guest) -> Iterator[None]:
 
 
 def told(guest: Guest, point: str) -> list[dict[str, str]]:
-    """Return context and answer of each call of a BPF program of a point, as the trace has them;
-    "at": seconds.
+    """Return the context and the answer of each call of a BPF policy at a hook point, as the trace
+    has them. The key "at" is the time in seconds.
     """
     lines = re.findall(
         rf" (\d+\.\d+): mmpolicy_bpf_{point}: (.*)", must(guest, f"cat {TRACING}/trace")
@@ -137,7 +138,9 @@ def told(guest: Guest, point: str) -> list[dict[str, str]]:
 
 
 def effort_of(guest: Guest, answer: int) -> bool:
-    """Return whether a process reclaims directly for its huge pages when the program answers so."""
+    """Return whether a process reclaims directly to get huge pages if the BPF policy gives this
+    answer.
+    """
     set_policy(guest, "thp_gfp", "of_knob", effort=answer)
     before = for_large(guest)
     found = reclaimed(touched(guest, SPARSE))
@@ -147,8 +150,8 @@ def effort_of(guest: Guest, answer: int) -> bool:
 
 
 def test_efforts(guest: Guest) -> None:
-    """Each valid answer for the effort has the effect of its name. An invalid one means stock, and
-    is counted.
+    """Each valid answer of a BPF policy for the effort has the effect that its name says. An
+    invalid answer is treated as stock, and counted.
     """
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert must(guest, f"cat {SLOT}/point") == "thp_gfp\n"
@@ -167,8 +170,8 @@ def test_efforts(guest: Guest) -> None:
 
 
 def test_effort_gives_up(guest: Guest) -> None:
-    """After a program reports an error, its point is at stock, and the slot has the
-    error's text.
+    """After a BPF policy has reported an error, its hook point is at stock, and the slot of the
+    policy in sysfs has the text of the error.
     """
     must(guest, loading(policy_object("of_knob", EFFORT)))
     set_policy(guest, "thp_gfp", "of_knob", error=1)
@@ -178,8 +181,8 @@ def test_effort_gives_up(guest: Guest) -> None:
 
 
 def compaction_of(guest: Guest) -> dict[str, int]:
-    """Return by how much the counters of compact rise when a process asks for huge pages in
-    fragmented memory.
+    """Return by how much the counters of the hook point compact rise when a process requests huge
+    pages in fragmented memory.
     """
     before = counters(guest, "compact")
     found = touched(guest, CRUMBS.format(56))
@@ -190,8 +193,8 @@ def compaction_of(guest: Guest) -> dict[str, int]:
 
 
 def test_answers_of_compact(guest: Guest) -> None:
-    """A zone is skipped or scanned as the program answers. An invalid answer means stock, and is
-    counted.
+    """The kernel skips or scans a zone as the BPF policy answers. An invalid answer is treated as
+    stock, and counted.
     """
     must(guest, f"{IN_CRUMBS}; {loading(policy_object('of_knob', COMPACT))}")
     for answer in DEFER, TRY, 9:
@@ -211,8 +214,8 @@ def test_answers_of_compact(guest: Guest) -> None:
 
 
 def test_calm(guest: Guest) -> None:
-    """Under the example `calm`, no page is reclaimed for huge pages that MADV_HUGEPAGE requests; at
-    stock, pages are reclaimed.
+    """Under the example policy `calm`, no page is reclaimed for huge pages that a program requests
+    by MADV_HUGEPAGE; at stock, pages are.
     """
     must(guest, loading(example("calm")))
     set_policy(guest, "thp_gfp", "calm")
@@ -222,12 +225,13 @@ def test_calm(guest: Guest) -> None:
     assert reclaimed(touched(guest, SPARSE))
 
 
-CLOSE_S = 0.1  # seconds; the host may stop the guest between an answer and its trace event
+# most seconds between an answer and its trace event, as the host may stop the guest in between
+CLOSE_S = 0.1
 
 
 def test_backoff(guest: Guest) -> None:
-    """Under the example `backoff`, a zone is skipped after a failed attempt, for a time in
-    proportion to the pages that the attempt has scanned.
+    """Under the example policy `backoff`, a zone is skipped after a failed compaction, for a time
+    in proportion to the number of pages that the attempt has scanned.
     """
     must(guest, f"{IN_CRUMBS}; {loading(example('backoff'))}")
     for paid in 0, 1000:
@@ -255,12 +259,13 @@ ROWS = [(point, policy, cells) for point, policy, *cells in ROW.findall(PAGE)]
 SETUP = {"thp_gfp": ":", "compact": IN_CRUMBS}
 LOAD = {"thp_gfp": SPARSE, "compact": CRUMBS.format(40)}
 MACRO = {"thp_gfp": "MMP_EFFORT", "compact": "MMP_COMPACT"}
-CLOSE = 0.25  # relative deviation that a measured figure may have from the range in the table
+# relative deviation that a measured figure may have from the range in the document's table
+CLOSE = 0.25
 
 
 def measured(guest: Guest, point: str, policy: str) -> list[float]:
-    """Return MB in large folios, pages scanned to compact for them, and pages scanned to
-    reclaim.
+    """Return for a policy: MB in large folios, pages that compaction has scanned for them, and
+    pages that reclaim has scanned.
     """
     set_policy(guest, point, policy)
     found = touched(guest, LOAD[point])
@@ -272,8 +277,8 @@ def measured(guest: Guest, point: str, policy: str) -> list[float]:
 @pytest.mark.skipif(SERIES != "6.12", reason="the table is of Linux 6.12")
 @pytest.mark.parametrize(("point", "policy", "cells"), ROWS, ids=[row[1] for row in ROWS])
 def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> None:
-    """The table of docs/writing-a-policy.md has the figures that are measured here, for an example
-    or another policy of these points.
+    """The table in docs/writing-a-policy.md has the figures that this test measures, for one policy
+    of the hook points thp_gfp or compact.
     """
     name, _, kind = policy.partition(".")
     must(counting, f"{SETUP[point]}; {loading(example(name)) if kind else ':'}")
@@ -283,7 +288,9 @@ def test_table(counting: Guest, point: str, policy: str, cells: list[str]) -> No
 
 
 def test_the_table_has_all_examples() -> None:
-    """The table has all examples of both points."""
+    """The table in docs/writing-a-policy.md has all example policies for the hook points thp_gfp
+    and compact.
+    """
     for point, macro in MACRO.items():
         named = {policy for of, policy, _ in ROWS if of == point and "." in policy}
         assert named == set(examples_of(macro))
@@ -293,8 +300,8 @@ def test_the_table_has_all_examples() -> None:
 
 
 def test_one_name(guest: Guest) -> None:
-    """Two programs cannot have one name, even at different points. The command lists each with its
-    point.
+    """Two BPF policies cannot have the same name, even at different hook points. `policy list`
+    prints each with its hook point.
     """
     must(guest, loading(policy_object("of_knob", EFFORT)))
     assert "refused register 17" in guest.run(loading(policy_object("of_knob_2", COMPACT))).out
@@ -308,7 +315,9 @@ def test_one_name(guest: Guest) -> None:
 
 
 def test_slots_serve_all_points(guest: Guest, tmp_path: Path) -> None:
-    """A slot that a policy of one point has freed can be taken by a policy of another point."""
+    """The slots for BPF policies serve all hook points: one that a policy has left can be taken by
+    a policy for another hook point.
+    """
     for _ in range(2):
         for path in example("fixed"), policy_object("of_knob", EFFORT), example("backoff"):
             must(guest, f"{loading(path)}; {UNLOAD}; sleep 0.5")

@@ -27,14 +27,17 @@ MODULE = "mmpolicy_page_pool"
 RELEASED = re.compile(r"page_pool=(\w+) inflight=(-?\d+) hold=(\d+) release=(\d+)")
 EVENT = f"{TRACING}/events/page_pool/page_pool_release/enable"
 LISTS = "/proc/sys/vm/percpu_pagelist_high_fraction"
-MAX_LOST = 8 << 20  # bytes by which free memory may differ between two runs for other reasons
-NEAR = 1.02  # limit of the ratio to the best size; docs/measured.md has 1.00 to 1.03 over all loads
+# bytes by which free memory may differ between two measurements although no page is lost
+MAX_LOST = 8 << 20
+# a page may cost this many times as much as with the best size; docs/measured.md has 1.00 to 1.03
+# over all loads
+NEAR = 1.02
 
 
 @pytest.fixture
 def pools(loaded: Guest) -> Iterator[Guest]:
-    """Return the usual guest, all stock, with a module that uses page_pool. The module can be
-    removed at the end only if all pages are back.
+    """Yield the usual guest, all policies at stock, with a test module that uses page_pool. That
+    module can be removed at the end only if all pages have come back to its pools.
     """
     must(loaded, f"modprobe {MODULE} && {parameters('single=0')}")
     yield loaded
@@ -42,8 +45,8 @@ def pools(loaded: Guest) -> Iterator[Guest]:
 
 
 def per_refill(guest: Guest, load: str = "steady") -> int:
-    """Return the number of pages in a refill, as page_pool counts them; all refills must
-    be equal.
+    """Return how many pages a refill of a page pool takes, by the counters of page_pool. All
+    refills must take the same number.
     """
     found = consume(guest, load, 128)
     assert found["failed"] == found["inflight"] == 0
@@ -53,7 +56,7 @@ def per_refill(guest: Guest, load: str = "steady") -> int:
 
 
 def stats(guest: Guest) -> dict[str, int]:
-    """Return the counters of the point that are not 0."""
+    """Return the counters of the hook point bulk that are not 0."""
     pairs = (line.split() for line in must(guest, f"cat {STATS}").splitlines())
     return {name: int(value) for name, value in pairs if value != "0"}
 
@@ -62,8 +65,8 @@ def stats(guest: Guest) -> dict[str, int]:
 
 
 def test_refills_follow_the_setting(pools: Guest) -> None:
-    """Refills have exactly the size of the setting; at stock, before and afterwards, they have 64
-    pages.
+    """Under `fixed`, each refill of a page pool takes exactly as many pages as the knob says. At
+    stock, before and afterwards, it takes 64.
     """
     load = "bursty"
     assert per_refill(pools, load) == 64
@@ -77,7 +80,9 @@ def test_refills_follow_the_setting(pools: Guest) -> None:
 
 
 def test_a_refused_size_changes_nothing(pools: Guest) -> None:
-    """A size that the module refuses (0, 129 or text) does not change the size of refills."""
+    """A number of pages that the module refuses (0, 129 or text) does not change the size of
+    refills.
+    """
     must(pools, fixed(16))
     for text in ("0", "129", "-1", "4294967297", "x", ""):
         assert pools.run(f"echo '{text}' >{POINT}/fixed/pages").rc
@@ -85,7 +90,9 @@ def test_a_refused_size_changes_nothing(pools: Guest) -> None:
 
 
 def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
-    """Under `adaptive` with max_pages=20, no refill has more pages, and nearly all have 16."""
+    """Under `adaptive` with max_pages=20, no refill of a page pool takes more than 20 pages, and
+    nearly all take 16.
+    """
     must(pools, f"echo 20 >{POINT}/adaptive/max_pages && {bulk.ADAPTIVE}")
     found = consume(pools, "bursty", 2000)
     counted = stats(pools)
@@ -95,8 +102,8 @@ def test_adaptive_keeps_to_its_limit(pools: Guest) -> None:
 
 
 def test_counters_are_those_of_page_pool(pools: Guest) -> None:
-    """The counters of refills, of pages and both histograms agree with those of page_pool; at stock
-    they do not rise.
+    """The module's counters of refills and of pages, and both histograms, agree with the counters
+    of page_pool. At stock they do not rise.
     """
     consume(pools, "steady", 64)
     assert not stats(pools)
@@ -112,7 +119,9 @@ def test_counters_are_those_of_page_pool(pools: Guest) -> None:
 
 
 def test_cost_is_counted_on_request(pools: Guest) -> None:
-    """With measure=1, the cost of each refill in softirq is a sample; with 0, no refill is."""
+    """With measure=1, the cost of each refill in softirq is measured and counted; with 0, that of
+    none is.
+    """
     must(pools, fixed(32) + f" && echo 1 >{bulk.MEASURE}")
     consume(pools, "steady", 64)
     must(pools, f"echo 0 >{bulk.MEASURE}")
@@ -128,15 +137,15 @@ def test_cost_is_counted_on_request(pools: Guest) -> None:
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Results:
-    """Return the instructions of each arm under each load."""
+    """Return how many instructions a page costs in each arm under each load."""
     all_machines.end()
     return bulk.run()
 
 
 @pytest.mark.flavor("unpatched", "patched")
 def test_larger_refills_are_cheaper(results: Results) -> None:
-    """Each size is cheaper per page than the smaller one before it; 64 pages take at most half of
-    single pages.
+    """A larger refill of a page pool costs less per page than each smaller one; per page, refills
+    of 64 pages cost at most half as much as refills of one.
     """
     for load in ("steady", "bursty"):
         costs = [results.value(f"fixed-{pages}", load, "ticks") for pages in SIZES]
@@ -148,8 +157,8 @@ def test_larger_refills_are_cheaper(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("load", ("steady", "bursty", "starved 40"))
 def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
-    """Under `adaptive`, a page costs nearly as little as with the best fixed size, including the
-    time to learn that size.
+    """Under `adaptive`, a page costs nearly as little as with the best size of `fixed`, although
+    this includes the time in which `adaptive` learns that size.
     """
     ratio = results.value("adaptive", load, "ticks") / bulk.best_fixed(results, load)
     assert ratio <= NEAR, bulk.report(results)
@@ -157,8 +166,8 @@ def test_adaptive_is_near_the_best_size(results: Results, load: str) -> None:
 
 @pytest.mark.flavor("unpatched", "patched")
 def test_adaptive_without_any_page_left(results: Results) -> None:
-    """Under `adaptive` without free memory, a page costs little more than otherwise, though each
-    refill gets a single page.
+    """Under `adaptive` without free memory, a page costs little more than with free memory,
+    although each refill gets a single page.
 
     Measured: 0.990 on 6.12, 1.003 on 7.2.
     """
@@ -172,8 +181,8 @@ def test_adaptive_without_any_page_left(results: Results) -> None:
 @pytest.mark.flavor("unpatched", "patched")
 @pytest.mark.parametrize("arm", ("patched", "loaded", "unloaded"))
 def test_off_costs_nothing(results: Results, arm: str) -> None:
-    """The hooks cost nothing: without the module, with the module all at stock, and after
-    unload.
+    """The hooks cost a page pool nothing: not without the module, not with all policies at stock,
+    and not after the module was unloaded.
     """
     for load, limit in {"steady": 1.0025, "bursty": 1.0025, bulk.REDIRECT: 1.01}.items():
         assert results.ratio(arm, bulk.BASE, load, "ticks") <= limit, bulk.report(results)
@@ -183,7 +192,9 @@ def test_off_costs_nothing(results: Results, arm: str) -> None:
 
 
 def in_flight(guest: Guest) -> tuple[int, int]:
-    """Return how many pages the destroyed pools have taken, and how many of them are still used."""
+    """Return how many pages the page pools have taken that were destroyed, and how many of these
+    pages are still in use.
+    """
     last: dict[str, tuple[int, int]] = {}
     taken = 0
     for pool, inflight, hold, _ in RELEASED.findall(must(guest, f"cat {TRACING}/trace")):
@@ -194,26 +205,32 @@ def in_flight(guest: Guest) -> tuple[int, int]:
 
 
 def free_bytes(guest: Guest) -> int:
-    """Return free memory and slabs (KASAN keeps freed objects there), without the page cache."""
+    """Return the bytes of free memory and of slabs (where KASAN keeps freed objects), after the
+    page cache is dropped.
+    """
     drop = "sync; echo 3 >/proc/sys/vm/drop_caches"
     words = must(guest, f"{drop}; grep -E '^(MemFree|Slab):' /proc/meminfo").split()
     return sum(int(word) << 10 for word in words if word.isdigit())
 
 
 def watch(guest: Guest) -> None:
-    """Create the two pairs of veths, and trace the destruction of page pools."""
+    """Create the two pairs of virtual network devices (veth), and trace the destruction of page
+    pools.
+    """
     must(guest, f"{bulk.PAIRS}\necho >{TRACING}/trace && echo 1 >{EVENT}")
 
 
 def unwatch(guest: Guest) -> None:
-    """Remove the pairs; a pool with pages in use is destroyed a second later."""
+    """Remove the pairs of veth devices, and end the trace. A pool with pages in use is destroyed a
+    second later.
+    """
     must(guest, f"{bulk.NO_PAIRS} && sleep 2 && echo 0 >{EVENT}", 120)
 
 
 @pytest.mark.parametrize("policy", (fixed(1), fixed(128), bulk.ADAPTIVE))
 def test_packets_arrive(pools: Guest, policy: str) -> None:
-    """Packets pass through XDP_REDIRECT with their data intact. Each takes a page, and all pages
-    come back.
+    """Packets that pass through XDP_REDIRECT arrive with correct data. Each takes a page of a page
+    pool, and all pages come back.
     """
     watch(pools)
     must(pools, policy)
@@ -227,13 +244,14 @@ def test_packets_arrive(pools: Guest, policy: str) -> None:
 
 @checkers("rounds", 6, 60, kasan=3, kcsan=20)
 def test_switching_under_load(machines: Machines, flavor: str, rounds: int) -> None:
-    """While packets and bursts arrive, policies change, and the module is reloaded, no page is
-    lost.
+    """No page of a page pool is lost if policies change and the module is reloaded while packets
+    arrive.
     """
     guest = machines.get(flavor, mem="2G", cpus=2)
     must(guest, f"modprobe mmpolicy && modprobe {MODULE} && {parameters('single=0 rounds=100')}")
     watch(guest)
-    must(guest, f"echo 1000 >{LISTS}")  # short lists of the CPUs: their pages do not count as free
+    # Short lists of free pages on the CPUs, as pages in these lists do not count as free memory.
+    must(guest, f"echo 1000 >{LISTS}")
     before = free_bytes(guest)
     packets = f"{workload('redirect')} in mid out end 2 500"
     jobs = [

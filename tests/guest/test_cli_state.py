@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Verbs that change or read the whole state, on a real kernel."""
+"""Verbs of mmpolicy that read or change the whole state, such as `apply` and `save`, on a real
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ def put(guest: Guest, text: str) -> None:
 
 
 def forty(bad: int, value: str) -> str:
-    """Return a manifest. Its first forty lines are valid, but for line `bad`, which has the text
-    `value`; line 41 declares the profile `old`.
+    """Return a manifest with forty lines, of which line number `bad` has the text `value` and is
+    invalid if the text is; line 41 declares the profile `old`.
     """
     lines = ["version = 1", "lease_ms = 600000", "[bindings]", '"web.service" = "old"']
     for number in range(9):
@@ -51,7 +53,9 @@ def forty(bad: int, value: str) -> str:
 
 
 def test_profiles_and_bindings(loaded: Guest) -> None:
-    """A profile decides for the cgroup that is bound to it, and for no other."""
+    """A profile decides about the processes in the cgroup that is bound to it, and about no other
+    process.
+    """
     must(loaded, f"mkdir -p {GROUP}")
     cli(loaded, "profile create web")
     cli(loaded, "set anon_order fixed max_order=3 --profile web")
@@ -69,8 +73,8 @@ def test_profiles_and_bindings(loaded: Guest) -> None:
 
 
 def test_one_bad_line_of_forty(loaded: Guest) -> None:
-    """If one line of a manifest is invalid, the error names its number, and each file of the module
-    stays as it was.
+    """If one of forty lines of a manifest is invalid, `apply` names its number, and each file of
+    the module keeps its value.
     """
     must(loaded, f"mkdir -p {GROUP}")
     old = f"{ROOT}/profiles/old"
@@ -85,8 +89,8 @@ def test_one_bad_line_of_forty(loaded: Guest) -> None:
 
 
 def test_manifest_there_and_back(loaded: Guest) -> None:
-    """`apply` of a manifest that `save` has written restores the state after a reset. `verify`
-    finds a change by hand.
+    """After a reset, `apply` of a manifest that `save` has written restores the state. `verify`
+    finds a setting that was changed without mmpolicy.
     """
     must(loaded, f"mkdir -p {GROUP}")
     put(loaded, forty(4, '"web.service" = "p1"'))
@@ -108,8 +112,8 @@ def test_manifest_there_and_back(loaded: Guest) -> None:
 
 
 def test_hostile_names(loaded: Guest) -> None:
-    """Names, manifests and journals with hostile contents, given by root on a real tree, change
-    nothing outside it.
+    """If root gives names, manifests or journals with hostile contents to mmpolicy, nothing outside
+    of mmpolicy's files changes.
     """
     targets = [*VICTIMS, f"{ROOT}/reset"]
     for path in VICTIMS[:3]:
@@ -125,7 +129,9 @@ def test_hostile_names(loaded: Guest) -> None:
 
 
 def test_the_log_of_the_system(loaded: Guest) -> None:
-    """The system log has each change, with its user, and the old and the new value."""
+    """The system log has a line for each change, with the user who made it, the old and the new
+    value.
+    """
     log = "/run/messages"
     must(loaded, f"busybox syslogd -n -O {log} >/dev/null 2>&1 & echo $! >/run/syslogd")
     must(loaded, "n=0; until [ -S /dev/log ]; do sleep 0.1; n=$((n + 1)); [ $n -lt 100 ]; done")
@@ -140,7 +146,9 @@ def test_the_log_of_the_system(loaded: Guest) -> None:
 
 
 def test_map_sees_what_the_process_has(loaded: Guest) -> None:
-    """`map` shows the folios that the process itself sees, and all its zero-filled pages."""
+    """`map` shows the same folios that the process itself finds in its pagemap, and all its
+    zero-filled pages.
+    """
     cli(loaded, "set anon_order fixed max_order=4")
     look = "exec mmpolicy map --json $PPID"
     output = must(loaded, ops_command("map 1024 every 0 512 16 folios 0 1024 sh", look))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Policies of compact in fragmented memory: the pages that they scan, and the huge pages that this
-yields.
+"""Policies of the hook point compact in fragmented memory: how many pages the kernel scans, and how
+many huge pages programs get.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ EVENTS = (
 CASES = {case.name: case for case in bench.CASES}
 
 
-# Attempts at the last priority of compaction
-# Free memory of the second node is in holes of three pages between pinned pages, of which swappable
-# pages fill some. Pages that are touched there get pinned, so reclaim frees no whole block. The
-# order of 32 kB is not a costly one: the kernel retries at lower priorities, and finally calls the
-# OOM killer.
+# Compaction lowers its priority after failed attempts; at the last priority, the module asks no
+# policy.
+# Free memory of the second NUMA node is in holes of three pages between pinned pages, of which
+# swappable pages fill some. Pages that are touched there get pinned, so reclaim frees no whole
+# block. The order of 32 kB is not a costly one: the kernel retries at lower priorities, and finally
+# calls the OOM killer.
 SCATTERED = f"crumbs -10 1 4 hold 30 1 map 300 {MADVISED} mbind 2 2 touch_pinned"
 SIZES = f"{THP}/hugepages"
 SMALL_FOLIOS = f"echo never >{SIZES}-2048kB/enabled; echo madvise >{SIZES}-32kB/enabled"
-# Knobs of `budget`: after one failed attempt, the budget of each zone is overdrawn for ever.
+# Knobs with which `budget` overdraws the budget of a zone for ever by one failed attempt.
 SPENT = "scan_ahead_percent=1 scan_per_ms=0 forget_freed_percent=100"
 
 
 def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
-    """Run a command under trace; return name and fields of each event."""
+    """Run a command in the guest, and record trace events; return the name and the fields of each
+    event.
+    """
     switch = "".join(f"echo {{0}} >{TRACING}/events/{event}/enable\n" for event in EVENTS)
     must(
         guest,
@@ -53,8 +56,8 @@ def trace(guest: Guest, command: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
-    """Return the answers of the policy while a command runs: at the last priority of compaction,
-    and at earlier ones.
+    """Return the answers of the policy while a command runs: under "last" those at the last
+    priority of compaction, under "earlier" those at priorities before it.
     """
     seen: dict[str, list[dict[str, str]]] = {"last": [], "earlier": []}
     when = "earlier"
@@ -67,8 +70,8 @@ def asked(guest: Guest, command: str) -> dict[str, list[dict[str, str]]]:
 
 
 def check_last_priority(machines: Machines, *flavor: str) -> None:
-    """Check that the module does not ask the policy at the last priority, where its overdrawn
-    budget would refuse the attempt.
+    """Check that the module does not ask the policy at the last priority of compaction. The budget
+    of the policy is overdrawn there, so it would refuse the attempt.
 
     If the kernel itself has deferred a zone, the policy is not asked at earlier priorities either,
     so a round may show nothing; on a busy host, three rounds may be too few.
@@ -90,13 +93,15 @@ def check_last_priority(machines: Machines, *flavor: str) -> None:
 
 
 def test_last_priority_is_never_held_back(machines: Machines) -> None:
-    """With the hooks, an attempt at the last priority of compaction is never skipped."""
+    """On a kernel with the hooks, no policy makes the kernel skip an attempt at the last priority
+    of compaction.
+    """
     check_last_priority(machines)
 
 
 def deferrals(machines: Machines, policy: str) -> int:
-    """Return how often the kernel has deferred a zone, or deferred it for longer, in memory where
-    compaction hardly succeeds.
+    """Return how often the kernel has deferred compaction of a zone, or extended the deferral, in
+    memory where compaction hardly succeeds.
     """
     machines.end()
     guest = machines.get(mem=bench.MEM, cpus=1, nodes=bench.NODES)
@@ -109,8 +114,8 @@ def deferrals(machines: Machines, policy: str) -> int:
 
 
 def test_eager_does_not_defer_others(machines: Machines) -> None:
-    """Under `eager`, a failed attempt defers the zone only if stock would have made the attempt,
-    too.
+    """Under `eager`, a failed attempt to compact a zone defers the zone for others only if the
+    kernel would have made this attempt at stock, too.
     """
     stock = deferrals(machines, "stock")
     assert stock > 5
@@ -121,13 +126,15 @@ def test_eager_does_not_defer_others(machines: Machines) -> None:
 
 
 def compare(machines: Machines, name: str, arms: tuple[str, ...], seeds: int = 1) -> Results:
-    """Return the figures of some arms in a case; each arm runs in a new guest."""
+    """Return the figures of some arms in a case of the benchmark; each arm runs in a new guest."""
     machines.end()
     return bench.run([arm for arm in bench.ARMS if arm.name in arms], [CASES[name]], seeds)
 
 
 def test_hopeless(machines: Machines) -> None:
-    """In memory where compaction hardly succeeds, `budget` soon stops trying; `eager` goes on."""
+    """In memory where compaction hardly succeeds, `budget` soon makes no more attempts, while
+    `eager` goes on.
+    """
     results = compare(machines, "hopeless", ("stock", *bench.POLICIES))
     assert results.value("stock", "hopeless", "scanned") > 1_000_000
     assert results.ratio("budget", "stock", "hopeless", "scanned") <= 0.1
@@ -138,8 +145,8 @@ def test_hopeless(machines: Machines) -> None:
 
 
 def test_eager_does_not_wait(machines: Machines) -> None:
-    """If all free memory is requested as huge pages, `eager` gets more than stock, which defers
-    attempts.
+    """If a program requests all free memory as huge pages, it gets more of them under `eager` than
+    at stock, where the kernel defers attempts.
     """
     results = compare(machines, "idle, short", ("stock", "eager"), seeds=2)
     assert results.ratio("eager", "stock", "idle, short", "large") >= 1.06
@@ -152,8 +159,8 @@ def test_eager_does_not_wait(machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle", "busy"])
 def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
-    """If more memory is requested than is free, both policies get as many large folios as stock,
-    and `budget` scans less.
+    """If programs request more memory in large folios than is free, they get as many under both
+    policies as at stock, and `budget` scans fewer pages.
     """
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.value("stock", name, "large") > 200
@@ -165,8 +172,8 @@ def test_asked_for_too_much_in_full(machines: Machines, name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["idle, short", "busy, short"])
 def test_asked_for_what_is_free_in_full(machines: Machines, name: str) -> None:
-    """If all free memory is requested, `eager` gets more large folios than stock, and `budget` as
-    many as stock.
+    """If programs request all free memory in large folios, they get more under `eager` than at
+    stock, and as many under `budget` as at stock.
     """
     results = compare(machines, name, ("stock", *bench.POLICIES), seeds=8)
     assert results.ratio("budget", "stock", name, "large") >= 0.96
@@ -189,8 +196,8 @@ done
 @pytest.mark.full
 @pytest.mark.flavor("debug")
 def test_switching_under_load(machines: Machines) -> None:
-    """If policies switch while four processes fault, free and compact, all data stays intact, and
-    the kernel's checkers report no bug.
+    """If the policy of compact changes again and again while four processes fault, free and
+    compact, all data stays intact, and the kernel's checkers report no bug.
     """
     guest = machines.get("debug", mem="1G", cpus=2, nodes=2, swap="1G")
     must(guest, "modprobe mmpolicy")

@@ -22,7 +22,8 @@ KEY = "profile.mmpolicy.dev"
 PAGES = 256
 WORDS = f"map {PAGES} touch 0 {PAGES} folios 0 {PAGES} wait"
 ORDERS = {"": 0, "small": 2, "large": 4}
-# For each kind of pod: its annotations, the profile of its first container, and of the others.
+# For each kind of pod: its annotations, the profile that they request for the first container, and
+# the profile for the others ("": none).
 WAYS = (
     ({f"{KEY}/container.c0": "small", f"{KEY}/pod": "large"}, "small", "large"),
     ({f"{KEY}/container.c0": "large", "example.org/pod": "small"}, "large", ""),
@@ -32,7 +33,7 @@ WAYS = (
 
 
 def pods(count: int, containers: int) -> dict[str, Any]:
-    """Return pods by name; each pod has one of the ways to ask for profiles."""
+    """Return pods by name. The pods request profiles in different ways, one of WAYS for each."""
     found = {}
     for number in range(count):
         annotations, first, others = WAYS[number % len(WAYS)]
@@ -42,10 +43,12 @@ def pods(count: int, containers: int) -> dict[str, Any]:
 
 
 def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
-    """Return whether a program has had the folios of its profile from its first instruction on.
+    """Return whether the program of a container had the folios of its profile from its first
+    instruction on.
 
-    plugin: without a plugin ("gone"), the profile has no effect. If the plugin was killed during
-    the start ("killed"), the next one may have bound the container in between.
+    plugin: the state of mmpolicy's NRI plugin at the start of the container. Without it ("gone"),
+    the profile has no effect. If it was killed during the start ("killed"), the next plugin may
+    have bound the container in between.
     """
     order = 0 if plugin == "gone" else ORDERS[profile]
     if plugin == "killed":
@@ -68,12 +71,13 @@ def expected(profile: str, plugin: str, found: dict[int, int]) -> bool:
 def test_pods(
     machines: Machines, count: int, containers: int, containerd: str, runtime: str
 ) -> None:
-    """Each container is bound before its first instruction, and no binding is lost.
+    """Each container is bound to the profile that its pod requests before its first instruction,
+    and no binding is lost.
 
-    Each container is started, ended and started again; half of them are killed. For each pod, the
-    plugin is killed twice: while it is idle, and while a container starts. Two manifests of the
-    host are applied in turn, while a plugin runs and while none does. The runtime must accept all
-    calls.
+    Each container is started, ended and started again; half of them are killed. For each pod,
+    mmpolicy's NRI plugin is killed twice: while it is idle, and while a container starts. Two
+    manifests of the host are applied in turn, while a plugin runs and while none does. The runtime
+    must accept all calls.
     """
     machines.end()
     guest = machines.get("cloud", mem="2G")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The costs that docs/measured.md promises, by counted instructions, as
-bench/anon_order.py does.
+"""A fault costs no more than docs/measured.md promises, by counted instructions as in
+bench/anon_order.py.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ pytestmark = pytest.mark.flavor("unpatched", "patched")
 
 SECONDS = 20.0  # rough duration of each test, for the schedule
 AREAS = {4: SMALL, 8: LARGE}
-MANY = 16_000  # a measurement over this many faults repeats within NOISE
+# a measured cost differs by less than NOISE between runs if it is taken over at least this many
+# faults
+MANY = 16_000
 DENSE = ("forward", "backward", "streams", "threads", "brk")
 SPARSE = (*anon_order.SPARSE, *anon_order.LESS_SPARSE, MALLOC.pattern)
 CHANGING = ("sparse_dense.1", "sparse_dense.2", "dense_sparse.1", "dense_sparse.2")
-# Limits of the cost while policies are off: the figures of docs/measured.md, within NOISE.
+# The most that a fault may cost while all policies are off, relative to a kernel without hooks: the
+# figures of docs/measured.md, to which NOISE is added.
 OFF = {"patched": 1.0013, "loaded": 1.0014, "unloaded": 1.0013}
-# For each arm the size of its areas in MB, and its patterns (all, if none is named).
+# For each arm the size of its memory area in MB, and its access patterns (all, if none is named).
 # `./dev bench` measures more.
 EACH = (*anon_order.DENSE, *SPARSE, *anon_order.CHANGING)
 NEEDED: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -41,7 +44,9 @@ caps = pytest.mark.parametrize("cap", AREAS)
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines) -> Repeated:
-    """Return a measurement: each run takes each arm in a guest of its own, for some minutes."""
+    """Return a measurement of what policies cost. Each run measures each arm in a guest of its own,
+    which takes some minutes.
+    """
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -58,21 +63,24 @@ def results(all_machines: Machines) -> Repeated:
 
 
 def case(pattern: str, cap: int) -> str:
-    """Return the name of the case with this pattern, on the area that is used for max_order=cap."""
+    """Return the name of the case with this access pattern, on a memory area of the size that is
+    used for max_order=cap.
+    """
     return MALLOC.name() if pattern == MALLOC.pattern else f"{pattern} {AREAS[cap]}M"
 
 
 def best_fixed(results: Results, name: str, key: str, cap: int) -> float:
-    """Return the lowest cost of a fixed order that is not above `cap`."""
+    """Return the lowest cost of the policy `fixed` with an order that is not above `cap`."""
     found = [results.find(f"fixed-{order}", name, key) for order in AREAS if order <= cap]
     return min(value for value in found if value is not None)
 
 
 def dearest(results: Results, arm: str) -> float:
-    """Return the highest ratio of an arm to BASE, over the cases with MANY faults or more.
+    """Return the highest cost of a fault in an arm relative to BASE, over the cases that take at
+    least MANY faults.
 
-    While all is off, a fault costs equally much in all cases; the other cases are too short to
-    measure it.
+    While all policies are off, a fault costs equally much in all cases; the other cases are too
+    short to measure it.
     """
     names = (name for name in results.cases() if name.endswith((f" {SMALL}M", f" {CHANGE}M")))
     many = [name for name in names if results.value(BASE, name, "faults") >= MANY]
@@ -81,8 +89,8 @@ def dearest(results: Results, arm: str) -> float:
 
 @pytest.mark.parametrize("arm", OFF)
 def test_off_costs_nothing(results: Repeated, arm: str) -> None:
-    """The hooks cost nothing: without the module, with the module all at stock, and after
-    unload.
+    """The hooks cost a fault nothing: not without the module, not with all policies at stock, and
+    not after the module was unloaded.
     """
     results.hold(OFF[arm] + NOISE, lambda run: dearest(run, arm), f"ticks of {arm}", BASE, arm)
 
@@ -91,8 +99,8 @@ def test_off_costs_nothing(results: Repeated, arm: str) -> None:
 @pytest.mark.parametrize("pattern", DENSE)
 @pytest.mark.parametrize(("key", "limit"), [("ticks", 1.03 + NOISE), ("faults", 1.10)])
 def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit: float) -> None:
-    """On dense access, `adaptive` costs little more than the best fixed order that is not above its
-    max_order.
+    """On dense access, `adaptive` costs little more than `fixed` with the best order that is not
+    above the max_order of `adaptive`.
 
     `adaptive` uses some 32 folios of each size (min_folios) before it takes the next larger size.
     """
@@ -108,8 +116,8 @@ def test_dense_access(results: Repeated, pattern: str, cap: int, key: str, limit
 @pytest.mark.parametrize("pattern", SPARSE)
 @pytest.mark.parametrize("key", ["ticks", "kb"])
 def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
-    """On sparse access, `adaptive` with default knobs costs little more than order 0 of a kernel
-    without hooks.
+    """On sparse access, `adaptive` with default knobs costs little more than a kernel without
+    hooks, which gives single pages.
 
     Limits differ: malloc has only 64 faults, and varies by 0.03 between kernels, or boots. Linux
     7.2 counts sections with preemption off, so a decision in random order takes 103 instructions
@@ -123,8 +131,8 @@ def test_sparse_access(results: Repeated, pattern: str, key: str) -> None:
 
 @pytest.mark.parametrize("pattern", CHANGING)
 def test_changing_access(results: Repeated, pattern: str) -> None:
-    """If access changes from sparse to dense or back, each half costs little more than order 0 or
-    the best fixed order, whichever is cheaper.
+    """If the access of a program changes from sparse to dense or back, `adaptive` costs in each
+    half little more than single pages or the best order of `fixed`, whichever is cheaper.
     """
     cap = 4
     name, arm = f"{pattern} {CHANGE}M", f"adaptive-{cap}"
@@ -142,7 +150,9 @@ def test_changing_access(results: Repeated, pattern: str) -> None:
 
 
 def test_decisions_are_cheap(all_machines: Machines) -> None:
-    """A decision takes at most 85 instructions; with large folios, at most 2 for each page."""
+    """A decision of `adaptive` takes at most 85 instructions if the fault gets a single page, and
+    at most 2 for each page of a large folio.
+    """
     all_machines.end()
     small, *large = anon_order.decision_costs()
     assert small.per_fault <= 85, small.text()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Changes and experiments that are killed at random moments, on Debian's own kernel."""
+"""Commands that change settings, and experiments, are killed at random moments on Debian's own
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 150.0  # rough duration of each test, for the schedule
 
 CUT = Path(__file__).with_name("cut.py")
-# Makes three cgroups, as services on a host, and a systemctl that does nothing, to save time.
+# Commands that make three cgroups, which stand for services of a host, and a systemctl that does
+# nothing, to save time.
 HOST = """
 rm -rf /etc/mmpolicy /var/lib/mmpolicy /run/mmpolicy
 mkdir -p /run/bin /sys/fs/cgroup/cut0 /sys/fs/cgroup/cut1 /sys/fs/cgroup/cut2
@@ -28,8 +31,8 @@ modprobe mmpolicy
     "times", [pytest.param(20, marks=pytest.mark.long), pytest.param(500, marks=pytest.mark.full)]
 )
 def test_sigkill(machines: Machines, times: int) -> None:
-    """After SIGKILL at a random moment, a change is complete, undone or reported, and each stored
-    file is readable.
+    """After a command was killed by SIGKILL at a random moment, its change is complete, undone or
+    reported, and each stored file can be read.
     """
     guest = machines.get("cloud", mem="2G", cpus=2)
     must(guest, HOST)

@@ -16,7 +16,9 @@ from .conftest import Machines
 
 @pytest.mark.flavor("cloud")
 def test_the_demo_on_a_stock_kernel(all_machines: Machines) -> None:
-    """The demo succeeds on a stock kernel, and its table shows the expected effects."""
+    """The demo (bench.demo) succeeds on Debian's own kernel, and its table shows the effects that
+    README.md tells of.
+    """
     all_machines.end()
     command = [sys.executable, "-m", "bench.demo", "cloud"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

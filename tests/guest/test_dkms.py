@@ -23,13 +23,16 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 AS_ROOT = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
-LATER = cache_dir() / "dkms/usr/sbin/dkms"  # DKMS of a later Debian, which ./dev puts there
+# the program DKMS of a later Debian, which ./dev has put there
+LATER = cache_dir() / "dkms/usr/sbin/dkms"
 SOURCES = ("Kbuild", "dkms.conf", "module")
 
 
 @dataclass(frozen=True)
 class Dkms:
-    """DKMS with folders of its own, and the kernel that it builds for."""
+    """DKMS with folders of its own, so that it changes nothing on this machine, and the kernel that
+    it builds the module for.
+    """
 
     program: str
     folder: Path
@@ -48,25 +51,29 @@ class Dkms:
         return done.stdout
 
     def installed(self) -> list[Path]:
-        """Return the files of modules in the folder where DKMS has installed them."""
+        """Return the module files in the folder where DKMS installs them."""
         return sorted((self.folder / "installtree").rglob("*.ko*"))
 
 
 def tree_of(guest: Guest) -> tuple[Path, str]:
-    """Return the folder with the built source of a guest's kernel, and its release."""
+    """Return the folder with the source of a guest's kernel, in which the kernel was built, and the
+    release of that kernel.
+    """
     source = Kernel.of_flavor(guest.series, guest.flavor).image.parent / "src"
     return source.resolve(), (source / "include/config/kernel.release").read_text().strip()
 
 
 @pytest.fixture(params=["dkms", pytest.param(str(LATER), marks=pytest.mark.full, id="later")])
 def program(request: pytest.FixtureRequest) -> str:
-    """Return the program of DKMS: that of this Debian, and that of a later one."""
+    """Return the path of DKMS. The tests run once with the version of this Debian, and once with
+    that of a later one.
+    """
     return str(request.param)
 
 
 @pytest.fixture
 def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
-    """Return DKMS with a copy of this tree as the source of mmpolicy."""
+    """Yield DKMS with a copy of this tree as the source of the module."""
     source, release = tree_of(new_guest(request.param))
     folder = Path(tempfile.mkdtemp(prefix="dkms-", dir=cache_dir()))
     copy = folder / "sourcetree/mmpolicy-0.1.0"
@@ -80,7 +87,7 @@ def dkms(request: pytest.FixtureRequest, program: str) -> Iterator[Dkms]:
 
 
 def build_and_install(dkms: Dkms) -> Path:
-    """Add, build and install the module; return its file."""
+    """Let DKMS add, build and install the module; return the installed file."""
     dkms.run("add")
     dkms.run("build")
     dkms.run("install")
@@ -92,8 +99,8 @@ def build_and_install(dkms: Dkms) -> Path:
 
 @pytest.mark.parametrize("dkms", ["patched"], indirect=True)
 def test_module(dkms: Dkms, machines: Machines) -> None:
-    """A module that DKMS builds for a kernel with hooks can be loaded; its removal leaves
-    no file.
+    """A module that DKMS builds for a kernel with hooks can be loaded. After DKMS has removed it,
+    no file is left.
     """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     module = build_and_install(dkms)
@@ -105,8 +112,8 @@ def test_module(dkms: Dkms, machines: Machines) -> None:
 
 @pytest.mark.parametrize("dkms", ["patched"], indirect=True)
 def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
-    """If the module cannot be built, the installation of a kernel goes on; the error at the load
-    names the log of the build.
+    """If the module cannot be built, DKMS still succeeds, so that the installation of a kernel goes
+    on. An attempt to load the module then fails with an error that names the log of the build.
     """
     with (dkms.folder / "sourcetree/mmpolicy-0.1.0/module/core.c").open("a") as core:
         core.write("#error this kernel is too new\n")
@@ -121,7 +128,9 @@ def test_a_module_that_cannot_be_built(dkms: Dkms, machines: Machines) -> None:
 @pytest.mark.flavor("unpatched")
 @pytest.mark.parametrize("dkms", ["unpatched"], indirect=True)
 def test_stub(dkms: Dkms, machines: Machines) -> None:
-    """For a kernel without hooks, DKMS builds a stub; the error at its load names the reason."""
+    """For a kernel without hooks, DKMS builds a stub module. It cannot be loaded, and the error
+    names the reason.
+    """
     guest = machines.get("unpatched", mem="1G")
     module = build_and_install(dkms)
     assert guest.run(f"insmod {module}").rc

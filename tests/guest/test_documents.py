@@ -23,14 +23,16 @@ SECONDS = 60.0  # rough duration of each test, for the schedule
 
 @pytest.fixture
 def host(guest: Guest, all_machines: Machines) -> Iterator[Guest]:
-    """Return a guest that only this session uses, so that its journal begins empty."""
+    """Yield a guest that no other test uses, so that the journal of mmpolicy is empty at the
+    beginning.
+    """
     yield guest
     guest.check()
     all_machines.end()
 
 
 def test_session(host: Guest, tmp_path: Path) -> None:
-    """Each command of docs/cli.md prints the output shown in the document."""
+    """Each command of docs/cli.md prints the output that the document shows for it."""
     replay(host, "cli", tmp_path)
 
 

@@ -11,7 +11,8 @@ from .conftest import Machines
 
 pytestmark = pytest.mark.flavor("cloud")
 SECONDS = 60.0  # rough duration, for the schedule
-FEW = verbs.LINES[: verbs.LINES.index("load")]  # other tests cover the verbs of the module
+# Only the verbs that need no module: other tests cover the rest.
+FEW = verbs.LINES[: verbs.LINES.index("load")]
 
 
 @pytest.mark.parametrize(

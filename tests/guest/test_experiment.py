@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Experiments in the kernel: each unit gets the folios of its arm, and its arm's counters
-count it.
+"""Experiments in the kernel module: each unit (a process or a cgroup) gets the folios of its arm,
+and is counted in the counters of that arm.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ARMS = ("control", "treatment")
 
 @pytest.fixture
 def arms(loaded: Guest) -> Iterator[Guest]:
-    """Return a guest with cgroups, and an experiment that can be enabled: the profile control gives
-    single pages, treatment 64 kB.
+    """Yield a guest with cgroups, and an experiment that only has to be enabled. The profile of its
+    control arm gives single pages, that of its treatment arm 64 kB folios.
     """
     script = f"""
     for arm in {" ".join(ARMS)}; do
@@ -49,15 +49,15 @@ def arms(loaded: Guest) -> Iterator[Guest]:
 
 
 def enable(guest: Guest, **files: object) -> None:
-    """Disable the experiment, set these files of it, and enable it."""
+    """Disable the experiment, write these values to its files, and enable it again."""
     lines = [f"echo {value} >{EXPERIMENT}/{name}" for name, value in files.items()]
     switch = f"echo 0 >{EXPERIMENT}/enabled", *lines, f"echo 1 >{EXPERIMENT}/enabled"
     must(guest, " && ".join(switch))
 
 
 def run_in_each_cgroup(guest: Guest) -> set[int]:
-    """Run a program in each cgroup; return the numbers of those that got the treatment's folios.
-    All others must have got the control's.
+    """Run a program in each cgroup, and return the numbers of the cgroups whose program got the
+    folios of the treatment. All others must have got those of the control.
     """
     body = f"echo $$ >{TOP}/$1/cgroup.procs && exec {DENSE}"
     found = must(
@@ -70,33 +70,33 @@ def run_in_each_cgroup(guest: Guest) -> set[int]:
 
 
 def units(guest: Guest) -> dict[str, int]:
-    """Return the number of units of each arm."""
+    """Return how many units (processes or cgroups) each arm of the experiment has."""
     lines = must(guest, f"cat {DEBUG}/experiment/units").splitlines()
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def stats(guest: Guest, profile: str) -> dict[str, int]:
-    """Return the counters of anon_order in a profile."""
+    """Return the counters of the hook point anon_order in a profile."""
     lines = must(guest, f"cat {DEBUG}/{profile}/anon_order/stats").splitlines()
     return {name: int(value) for name, value in (line.split() for line in lines)}
 
 
 def timed(counters: dict[str, int], octave: str = "") -> int:
-    """Return the number of faults in the histogram of times, or in one octave of it."""
+    """Return how many faults are in the histogram of fault times, or in one octave of it."""
     return sum(n for name, n in counters.items() if name.startswith(f"fault_ns_log2_{octave}"))
 
 
 def least_ns(counters: dict[str, int]) -> float:
-    """Return the least ns that all faults of the histogram took, by the lower ends of its
-    buckets.
+    """Return a lower bound of the ns that all faults in the histogram took together: each fault
+    counts as the lower end of its bucket.
     """
     names = (re.fullmatch(r"fault_ns_log2_(\d+)_(\d)", name) for name in counters)
     return sum(counters[m[0]] * 2.0 ** int(m[1]) * (8 + int(m[2])) / 8 for m in names if m)
 
 
 def test_cgroups_as_units(arms: Guest) -> None:
-    """A cgroup keeps its arm. A higher percentage moves cgroups from control to treatment only, and
-    another seed assigns all anew.
+    """A cgroup keeps its arm as long as the seed stays. A higher percentage moves cgroups only from
+    control to treatment, and another seed assigns all of them anew.
     """
     enable(arms, unit="cgroup", percent=30, seed=1)
     some = run_in_each_cgroup(arms)
@@ -116,8 +116,8 @@ def test_cgroups_as_units(arms: Guest) -> None:
 
 @pytest.mark.parametrize(("seed", "percent"), [(1, 50), (2**40 + 7, 40), (MAX_SEED - 1, 50)])
 def test_the_command_knows_the_arm_of_a_cgroup(arms: Guest, seed: int, percent: int) -> None:
-    """The command computes the arms of cgroups as the kernel does, and finds seeds that treat half
-    of them.
+    """mmpolicy computes the arms of cgroups as the kernel does, and finds seeds with which the
+    kernel treats half of them.
     """
     ids = must(arms, f"cd {TOP} && stat -c %i $(seq {UNITS})").split()
     units = {str(unit): int(number) for unit, number in enumerate(ids)}
@@ -132,7 +132,9 @@ def test_the_command_knows_the_arm_of_a_cgroup(arms: Guest, seed: int, percent: 
 
 
 def test_processes_as_units(arms: Guest) -> None:
-    """A process keeps its arm over exec() and time; each child is a unit of its own."""
+    """With processes as units, a process keeps its arm, also after exec(). Each of its children is
+    a unit of its own.
+    """
     enable(arms, percent=50, seed=3)
     again = ops_command("map 64 touch 0 64 folios 0 64 map 64 touch 0 64 folios 0 64")
     shells = f"for i in $(seq 40); do sh -c 'exec sh -c \"exec {again}\"' & wait $!; done"
@@ -146,14 +148,16 @@ def test_processes_as_units(arms: Guest) -> None:
 
 
 def test_only_a_part_of_the_hierarchy(arms: Guest) -> None:
-    """If the experiment is limited to a cgroup, the profile default decides for all others."""
+    """If the experiment is limited to a cgroup, the default profile decides for processes in all
+    other cgroups.
+    """
     enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP}/7)")
     assert run_in_each_cgroup(arms) == {6}
     assert units(arms) == {"control": 0, "treatment": 1, "full": 0}
 
 
 def test_bindings_win(arms: Guest) -> None:
-    """A bound cgroup takes no part in the experiment until it is unbound."""
+    """A cgroup that is bound to a profile takes no part in the experiment until it is unbound."""
     enable(arms, unit="cgroup", percent=100, cgroup=f"$(stat -c %i {TOP})")
     number = must(arms, f"stat -c %i {TOP}/3").strip()
     must(arms, f"echo {number} >{PROFILES}/control/cgroups")
@@ -164,8 +168,8 @@ def test_bindings_win(arms: Guest) -> None:
 
 
 def test_what_may_not_change_meanwhile(arms: Guest) -> None:
-    """While an experiment runs, its arms, unit, seed, cgroup and profiles cannot be changed, and
-    the arms of cgroups stay.
+    """While an experiment runs, its arms, unit, seed and cgroup cannot be changed, nor the profiles
+    of its arms deleted; the cgroups keep their arms.
     """
     enable(arms, unit="cgroup", percent=50, seed=4)
     before = run_in_each_cgroup(arms)
@@ -180,8 +184,8 @@ def test_what_may_not_change_meanwhile(arms: Guest) -> None:
 
 
 def test_nothing_runs_without_two_arms(arms: Guest) -> None:
-    """An experiment without two arms does not start: the write fails with EINVAL, and all stays at
-    stock.
+    """An experiment with fewer than two arms cannot be enabled: the write fails with EINVAL, and
+    all policies stay at stock.
     """
     must(arms, f"echo none >{EXPERIMENT}/control")
     pokes = [Poke(f"{EXPERIMENT}/enabled", "1", 1, ("EINVAL",))]
@@ -197,7 +201,9 @@ def test_nothing_runs_without_two_arms(arms: Guest) -> None:
 
 @pytest.mark.parametrize(("arm", "percent"), [("control", 0), ("treatment", 100)])
 def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
-    """Decisions, folios and times of faults count in the profile of the arm of their process."""
+    """Decisions, folios and fault times of a process are counted in the profile of the arm that the
+    process belongs to.
+    """
     enable(arms, unit="cgroup", percent=percent, time_faults=1, cgroup=f"$(stat -c %i {TOP}/1)")
     other = ARMS[arm == "control"]
     inside = f"sh -c 'echo $$ >{TOP}/1/cgroup.procs && exec {workload('touch')} forward 16 2'"
@@ -208,7 +214,8 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
     faults = 2 * 4096 if arm == "control" else 2 * 256
     assert faults / 16.5 / 1.5 <= timed(rise) + rise["fault_missed"] <= (faults + 300) / 16.5 * 1.5
     assert rise["fault_missed"] <= 1 + timed(rise) / 10
-    assert 1 <= rise["fault_ns"] / least_ns(rise) < 9 / 8  # the sum agrees with the buckets
+    # the sum of the times agrees with the buckets of the histogram
+    assert 1 <= rise["fault_ns"] / least_ns(rise) < 9 / 8
     assert faults <= 2 * found["faults"] + 2
     if arm == "control":
         assert rise["requested_order_0"] >= faults
@@ -221,8 +228,8 @@ def test_counters_of_an_arm(arms: Guest, arm: str, percent: int) -> None:
 
 
 def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
-    """Faults are timed only with time_faults=1: an experiment alone does not time them. They are
-    timed also if all points are at stock.
+    """The module times faults only if time_faults is 1; an enabled experiment alone is not enough.
+    It then times them even if all hook points are at stock.
     """
     enable(arms, unit="cgroup", percent=0, time_faults=0)
     ran(arms, f"{workload('touch')} forward 16 1")
@@ -235,7 +242,8 @@ def test_faults_are_timed_on_request_alone(arms: Guest) -> None:
     assert timed(after) > 4096 / 16.5 / 1.5
     assert after["stock"] >= 4096
     must(arms, f"echo 0 >{EXPERIMENT}/enabled")
-    after = stats(arms, "control")  # read again, with the faults of reading it the first time
+    # read again, as reading the counters the first time has taken faults, too
+    after = stats(arms, "control")
     ran(arms, f"{workload('touch')} forward 16 1")
     assert stats(arms, "control") == after
 
@@ -250,7 +258,7 @@ scrape_configs:
 
 
 def test_prometheus_knows_how_long_faults_take(arms: Guest) -> None:
-    """Prometheus of Debian scrapes `mmpolicy export`, and computes a quantile of fault times that
+    """Debian's Prometheus scrapes `mmpolicy export`, and computes a quantile of fault times that
     agrees with the module's counters.
     """
     enable(arms, unit="cgroup", percent=0, time_faults=1)

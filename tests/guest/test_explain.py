@@ -18,7 +18,8 @@ from .tools import POINT, ROOT, must
 
 PAGES = 8192
 CGROUP = "/sys/fs/cgroup/mmpolicy-explain"
-# A program that fills an area in order, or with gaps, once /tmp/go exists.
+# A program that waits until /tmp/go exists, and then fills a memory area in order, either
+# completely or with gaps.
 WORKER = """
 import mmap, os, sys, time
 area = mmap.mmap(-1, {pages} * 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -53,22 +54,24 @@ def worker(guest: Guest, step: int, pages: int = PAGES) -> Iterator[int]:
 
 
 def said(guest: Guest, verb: str, pid: int) -> dict[str, Any]:
-    """Run a verb about a process that begins its work meanwhile; return the verb's JSON output."""
+    """Run a verb of mmpolicy about a process that begins to fill its memory while the verb observes
+    it; return the JSON output of the verb.
+    """
     begin = f"until [ -d {TRACING} ]; do sleep 0.1; done; sleep 1; touch /tmp/go"
     command = f"({begin}) & mmpolicy {verb} {pid} --seconds 6 --json"
     return ran(guest, command)
 
 
 def largest(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the area with the most pages."""
+    """Return the memory area with the most pages from the output of `explain`."""
     area: dict[str, Any] = max(found["areas"], key=lambda area: int(area["end"] - area["start"]))
     return area
 
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_explain(loaded: Guest, step: int) -> None:
-    """`explain` reports the folios of an area, their unused part, and the orders that the policy
-    and its shadow have requested.
+    """`explain` reports for a memory area: its folios, their unused part, and the orders that the
+    active policy and the shadow policy have requested.
     """
     must(loaded, f"echo fixed >{POINT}/policy; echo adaptive >{POINT}/shadow")
     with worker(loaded, step) as pid:
@@ -84,10 +87,10 @@ def test_explain(loaded: Guest, step: int) -> None:
 
 @pytest.mark.parametrize("step", (1, 16))
 def test_recommend(loaded: Guest, step: int) -> None:
-    """When the recommended manifest is applied, a process that fills its memory gets large folios,
-    and one that leaves gaps gets none.
+    """After the manifest that `recommend` prints was applied, a process that fills its memory gets
+    large folios, and a process that leaves gaps gets none.
     """
-    pages = PAGES * (1 if step == 1 else 4)  # more, as only one fault in twelve is sampled
+    pages = PAGES * (1 if step == 1 else 4)  # a larger area, as only one fault in twelve is sampled
     must(loaded, f"echo adaptive >{POINT}/shadow")
     with worker(loaded, step, pages) as pid:
         found = said(loaded, "recommend", pid)

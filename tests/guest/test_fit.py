@@ -23,8 +23,8 @@ SECONDS = 20.0  # rough duration of each test, for the schedule
 
 
 def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> None:
-    """What `doctor --kernel` finds in an image is true in the running kernel: points, types and
-    symbols; and each function to hook can be traced.
+    """What `doctor --kernel` finds in the image of a kernel is true when that kernel runs: hook
+    points, types and symbols. Each function to hook can be traced.
     """
     path = Kernel.of_flavor(SERIES, stock).image
     kernel, points = look_at(Tree(), str(path))
@@ -37,7 +37,8 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
         found = must(guest, f"cat {ROOT}/points/{each.point}").strip()
         expected = f"unavailable: {each.reasons[0]}" if each.reasons else "available"
         assert found == expected, each.point
-    status = "fits" if guest.arch.root else "tested"  # the module has run on no arm64 hardware yet
+    # for arm64 only "fits", as the module has not yet run on arm64 hardware
+    status = "fits" if guest.arch.root else "tested"
     assert [each.status for each in points if each.point == "anon_order"] == [status]
     hooked = {line.split()[1] for line in must(guest, f"cat {ROOT}/hooked_functions").splitlines()}
     named = {one.name for need in needs(kernel.machine) if need.row == "HOOK" for one in need.ones}
@@ -48,8 +49,8 @@ def test_the_image_and_the_running_kernel(machines: Machines, stock: str) -> Non
 
 
 def test_types_and_symbols(machines: Machines, stock: str) -> None:
-    """Types read from an image are those of /sys/kernel/btf, and symbols those of
-    /proc/kallsyms.
+    """The types that are read from a kernel image equal those in /sys/kernel/btf, and the symbols
+    equal those in /proc/kallsyms.
     """
     image = Image(Kernel.of_flavor(SERIES, stock)
                   .image.read_bytes())  # fmt: skip

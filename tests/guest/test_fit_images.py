@@ -28,11 +28,14 @@ pytestmark = [
 
 INIT = Path(__file__).with_name("look.sh")
 FUNCTIONS = ("HOOK", "CALL")
-PATIENT = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300"  # as a busy host stops the guest
+# kernel parameters that avoid failures on a busy host, which may stop the guest for a while
+PATIENT = "no_timer_check rcupdate.rcu_cpu_stall_timeout=300"
 
 
 def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[str]]:
-    """Boot an image with look.sh alone; return what the running kernel has, by kind."""
+    """Boot a kernel image with the script look.sh alone; return which types, symbols and traceable
+    functions the running kernel has, by kind.
+    """
     (folder / "initrd").write_bytes(initramfs(INIT, functions="\n".join(functions) + "\n"))
     words = f"{QEMU} -M q35 -m 512M -nodefaults -display none -no-reboot"
     words += f" {accelerator('auto', False, 1, image, False)}"
@@ -50,7 +53,9 @@ def found_by(image: Path, folder: Path, functions: set[str]) -> dict[str, set[st
 
 
 def plain(prototype: str) -> tuple[str, str]:
-    """Return name and prototype of a function, in the form of needs.h; prototype: from pfunct."""
+    """Return the name and the prototype of a function, in the notation of needs.h. prototype: in
+    the notation of pfunct.
+    """
     text = re.sub(r"\b(struct|union|enum) ", "", prototype.rstrip(";"))
     text = re.sub(r"\bconst (\w+)", r"\1 const", text)
     text = re.sub(r"\s*\*\s*", "*", text).replace("*const", "* const")
@@ -62,7 +67,9 @@ def plain(prototype: str) -> tuple[str, str]:
 
 
 def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str]:
-    """Return the prototypes of functions as pfunct, another reader of BTF, finds them."""
+    """Return the prototypes of functions by name, as pfunct finds them. It reads the types (BTF)
+    independently of mmpolicy.
+    """
     (folder / "types").write_bytes(types)
     argv = ["pfunct", "-F", "btf", "-P", str(folder / "types")]
     lines = subprocess.run(argv, capture_output=True, check=True, text=True).stdout.splitlines()
@@ -72,7 +79,9 @@ def prototypes(types: bytes, folder: Path, functions: set[str]) -> dict[str, str
 
 
 def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]:
-    """Yield each need of the points with the variant that fits; found: prototypes by pfunct."""
+    """Yield each function that the hook points need, with the variant that fits this kernel. found:
+    prototypes by name, as pfunct finds them.
+    """
     ways: set[str] = set()
     for need in rows:
         if ways >= need.when and ways.isdisjoint(need.unless) and need.row in FUNCTIONS:
@@ -84,8 +93,8 @@ def taken(rows: list[Need], found: dict[str, str]) -> Iterator[tuple[Need, One]]
 
 @pytest.mark.parametrize("series", ("6.16", "6.17", "6.18", "6.19", "7.0", "7.1"))
 def test_each_function_that_is_named(series: str, tmp_path: Path) -> None:
-    """What `doctor --kernel` finds in an image is true in the running kernel: types and symbols;
-    and each function to hook can be traced.
+    """What `doctor --kernel` finds in a kernel image is true when that kernel runs: types and
+    symbols. Each function to hook can be traced.
     """
     package = fits.fetched(fits.newest()[series, "cloud-amd64"])
     image, (kernel, points) = Image(package.read_bytes()), look_at(Tree(), str(package))

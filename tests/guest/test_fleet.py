@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full, AMD64]
 KEPT = "/etc/mmpolicy/web.toml"
 NEXT = MANIFEST.replace("max_order = 4", "max_order = 2")
 NEXT_FOLIOS = {"2": PAGES}
-# Programs of two services, which touch memory repeatedly and print the cost; sparse touches one
-# page in 16.
+# Programs of two services, which touch memory again and again and print what it costs. `sparse`
+# touches one page in 16, `dense` each page.
 LOADS = {"sparse": "every_64k 8", "dense": "forward 8"}
 LOAD = (
     "[Service]\nExecStart=sh -c '"
@@ -44,7 +44,7 @@ WORSE = MANIFEST.replace("max_order = 4", "max_order = 3") + '"sparse.service" =
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Return three hosts with services, on which mmpolicy is not installed."""
+    """Yield three hosts with services, on which mmpolicy is not installed yet."""
     with folder_of_root("fleet") as path:
         system = host_system(path)
         services = {name: LOAD.format(name=name, pattern=LOADS[name]) for name in LOADS}
@@ -63,7 +63,7 @@ LEFT = "ls -d /var/cache/mmpolicy /etc/mmpolicy /usr/bin/mmpolicy 2>/dev/null ||
 
 
 def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
-    """Restart the service on each host; return the folios that it gets, by host."""
+    """Restart the service `bound` on each host; return the folios that its memory gets, by host."""
     return {
         name: {order: count for order, count in json.loads(text).items() if order != "none"}
         for name, text in fleet.each(RESTARTED).items()
@@ -71,8 +71,8 @@ def folios(fleet: Fleet) -> dict[str, dict[str, int]]:
 
 
 def test_from_nothing(fleet: Fleet) -> None:
-    """One play installs mmpolicy and binds a service, as check mode has predicted. A second run
-    changes nothing.
+    """One Ansible play installs mmpolicy and binds a service. It makes the changes that its check
+    mode has predicted, and changes nothing when it runs again.
     """
     play = fleet.controller.play
     told = {"mmpolicy_packages": PACKAGES, "mmpolicy_manifests": {"web.toml": MANIFEST}}
@@ -89,7 +89,8 @@ def test_from_nothing(fleet: Fleet) -> None:
     assert code == 0 and {each["changed"] for each in recap(out).values()} == {0}, out
 
 
-# From here on mmpolicy is installed. Each test begins in the state of MANIFEST, also for the boot.
+# From here on, mmpolicy is installed. Each test begins with the manifest MANIFEST in force, and
+# also in place for the next boot.
 BEGIN = f"""
 command -v mmpolicy >/dev/null || {INSTALL}
 systemctl stop {" ".join(LOADS)}; systemctl start mmpolicy; mkdir -p /etc/mmpolicy
@@ -103,14 +104,14 @@ mmpolicy apply --skip-missing /etc/mmpolicy
 
 @pytest.fixture
 def installed(fleet: Fleet) -> Fleet:
-    """Return the hosts in the state of MANIFEST, whatever earlier tests have changed."""
+    """Return the hosts with MANIFEST in force, whatever earlier tests have changed."""
     fleet.each(BEGIN)
     return fleet
 
 
 def roll(fleet: Fleet, text: str, lease_s: int, **variables: Any) -> subprocess.Popen[str]:
-    """Start a play that rolls a manifest out, first to one host and then to all; return the
-    process.
+    """Start an Ansible play that rolls out a manifest, first to one host and then to all; return
+    its process.
     """
     times = {"rollout_lease": lease_s, "rollout_period": 2, "rollout_hold": 4}
     told = {"mmpolicy_manifests": {"web.toml": text}, "rollout_steps": [1, "100%"], **times}
@@ -118,7 +119,7 @@ def roll(fleet: Fleet, text: str, lease_s: int, **variables: Any) -> subprocess.
 
 
 class Host(NamedTuple):
-    """The state of a host after a roll-out."""
+    """The state of a host after a manifest was rolled out to it."""
 
     state: str
     lease: str
@@ -130,7 +131,9 @@ NOW = f"cat {ROOT}/state {ROOT}/lease_ms {KEPT}"
 
 
 def hosts(fleet: Fleet) -> dict[str, Host]:
-    """Restart the service on each host; return the state of each, with the service's folios."""
+    """Restart the service on each host; return for each host its state, and the folios that the
+    service then gets.
+    """
     found = {}
     for name, made_of in folios(fleet).items():
         state, lease, kept = must(fleet.guests[name], NOW).split("\n", 2)
@@ -138,8 +141,9 @@ def hosts(fleet: Fleet) -> dict[str, Host]:
     return found
 
 
-# A gate: exits with 8 if the sparse service uses at least twice the memory that it writes to. The
-# first report is skipped, as it may be about the time before the change.
+# A gate for the roll-out: a script that exits with 8 if the sparse service uses at least twice the
+# memory that it writes to. It skips the service's first report, which may be about the time before
+# the change.
 SAID = r"s/.*\"{}\": \([0-9]*\).*/\1/p"
 GATE = f"""
 ! systemctl -q is-active sparse || {{
@@ -153,8 +157,8 @@ TASK = "TASK [mmpolicy.host.rollout : "
 
 
 def test_a_planted_regression(installed: Fleet) -> None:
-    """The first look at a host's gates finds a change for the worse. Its step is rolled back; the
-    host of the step before keeps the manifest.
+    """If a manifest makes a host worse, the host's gates notice this when they first run. The
+    roll-out to the hosts of this step is undone; the host of the step before keeps the manifest.
     """
     bad = installed.guests["host2"]
     must(bad, f"systemctl start sparse; {GATE}")
@@ -172,8 +176,8 @@ def test_a_planted_regression(installed: Fleet) -> None:
 
 
 def begins(process: subprocess.Popen[str]) -> Iterator[float]:
-    """Yield for each task of a play when it begins, in seconds after the first task, and last when
-    the play ends.
+    """Yield when each task of a play begins, in seconds after the first task, and at last when the
+    play ends.
     """
     assert process.stdout
     start = None
@@ -186,7 +190,9 @@ def begins(process: subprocess.Popen[str]) -> Iterator[float]:
 
 @pytest.fixture(scope="module")
 def course(fleet: Fleet) -> list[float]:
-    """Return when the tasks of an undisturbed roll-out of NEXT begin, in seconds."""
+    """Return when the tasks of a roll-out begin that nothing disturbs, in seconds after
+    the first.
+    """
     fleet.each(BEGIN)
     process = roll(fleet, NEXT, PATIENT_S)
     found = list(begins(process))
@@ -198,7 +204,8 @@ def course(fleet: Fleet) -> list[float]:
 PASSED = Host("active", "0", NEXT, NEXT_FOLIOS)
 BEFORE = Host("active", "0", MANIFEST, LARGE)
 ENDS = [PASSED, BEFORE, *(Host("expired", "0", text, SMALL) for text in (MANIFEST, NEXT))]
-# Waits until the controller's processes on a host have ended; they may outlive its connection.
+# Waits until the processes that Ansible has started on a host have ended; they may outlive its
+# connection.
 SETTLED = """
 while cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -qE '{}'; do sleep 0.2; done
 """
@@ -208,7 +215,9 @@ LEASE_ENDS = f"""
 
 
 def settle(fleet: Fleet) -> None:
-    """Wait until the controller's processes on all hosts have ended, and close its connections."""
+    """Wait until the processes that Ansible has started on all hosts have ended, and close its
+    connections.
+    """
     fleet.each(SETTLED.format("pytho[n]3"))
     fleet.disconnect()
     fleet.each(SETTLED.format("pytho[n]3|s[s]hd: root@"))
@@ -216,8 +225,8 @@ def settle(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int) -> None:
-    """If the controller is killed at a random moment, each host has the new manifest, or the old
-    one, or goes to stock at the end of its lease.
+    """If Ansible is killed at a random moment of a roll-out, each host has the new manifest, or the
+    old one, or goes to stock when its lease ends.
     """
     moment = random.Random(seed).random() * course[-1]
     number = bisect_right(course, moment)
@@ -233,7 +242,8 @@ def test_a_controller_that_dies(installed: Fleet, course: list[float], seed: int
     found = hosts(installed)
     print(f"after {number} of {len(course) - 1} tasks: {found}")
     assert all(host in ENDS for host in found.values())
-    # the second step begins only after the host of the first has passed its gates
+    # The roll-out to the second step's hosts begins only after the host of the first step has
+    # passed its gates.
     assert found["host0"] == PASSED or PASSED not in found.values()
 
 
@@ -247,8 +257,8 @@ FAULTS = f"faults=cmd:sed -n '{SAID.format('faults')}' /run/dense lower"
 def test_an_experiment(
     installed: Fleet, tmp_path: Path, treatment: list[str], verdict: str
 ) -> None:
-    """Ansible draws hosts under load; each runs the experiment on its own, and the results are
-    pooled. Equal arms show no difference.
+    """Ansible draws hosts that are under load. Each of them runs the experiment on its own, and the
+    results of all are pooled. Arms with equal settings show no difference.
     """
     installed.each("systemctl start dense; until [ -s /run/dense ]; do sleep 0.1; done")
     before = installed.each(f"{SET}; {NOW}")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Random writes by several processes at once: the results agree with a model of the files."""
+"""After random writes by several processes at once, the files of the module have the values that a
+model predicts.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ SECONDS = 20.0  # rough duration of each test, for the schedule
 
 
 def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
-    """Make random writes; check that no file differs from the model, and that the kernel's checkers
-    report no bug. Return the counts.
+    """Make random writes to the module's files, and check that no file differs from what the model
+    predicts, and that the kernel's checkers report no bug. Return counts of the writes.
     """
     found = fuzz(guest, seed, writes)
     print(found)
@@ -32,7 +34,9 @@ def clean(guest: Guest, seed: int, writes: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", (1, None))
 def test_fuzz(machines: Machines, seed: int | None) -> None:
-    """Random writes agree with the model, with a fixed seed and with a new one."""
+    """After random writes, all files of the module have the values that a model predicts, with a
+    fixed seed and with a new one.
+    """
     guest = machines.get(mem="2G", cpus=2, swap="1G")
     clean(guest, secrets.randbits(32) if seed is None else seed, 4000)
 
@@ -50,8 +54,8 @@ def test_fuzz(machines: Machines, seed: int | None) -> None:
     ],
 )
 def test_fuzz_on(machines: Machines, flavor: str, writes: int) -> None:
-    """Random writes agree with the model on kernels with checkers, on kernels without hooks, and in
-    long runs.
+    """After random writes, all files of the module have the values that a model predicts: on
+    kernels with checkers, on kernels without hooks, and in long runs.
     """
     found = clean(machines.get(flavor, mem="2G", cpus=2), secrets.randbits(32), writes)
     assert writes < 100_000 or (found["expiries"] and found["loads"])

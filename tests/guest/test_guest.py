@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Tests of the guest itself, on which all other tests rely."""
+"""Tests of the virtual machine (guest) itself, on whose behaviour all other tests rely."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ PAGE = 4096
 
 
 def functions(path: Path, first: int, pages: int) -> Path:
-    """Return a file whose pages are functions; each returns its own number, from `first` on."""
+    """Write a file in which each page is a function in machine code; it returns its own number,
+    counted from `first` on. Return the file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     code = (struct.pack("<BIB", 0xB8, n, 0xC3) for n in range(first, first + pages))
     path.write_bytes(b"".join(function.ljust(PAGE, b"\xcc") for function in code))
@@ -27,7 +29,9 @@ def functions(path: Path, first: int, pages: int) -> Path:
 @pytest.mark.parametrize("cpus", (1, 2))
 @pytest.mark.flavor("patched")
 def test_code_that_is_read_again(machines: Machines, cpus: int) -> None:
-    """If the host writes new code into memory of the guest, the emulator runs the new code."""
+    """If the host writes new code into memory of the guest from which code has run before, the
+    emulator runs the new code.
+    """
     folder = cache_dir() / "vm"
     files = [functions(folder / f"functions-{n}", n << 16, 512) for n in (1, 2)]
     guest = machines.get("patched", mem="1G", cpus=cpus)
@@ -37,14 +41,14 @@ def test_code_that_is_read_again(machines: Machines, cpus: int) -> None:
 
 @pytest.fixture
 def own(machines: Machines, stock: str) -> Guest:
-    """Return a new guest with Debian's kernel; the guest of earlier tests is closed."""
+    """Return a new guest with Debian's kernel, which no earlier test has used."""
     machines.end()
     return machines.get(stock, mem="512M")
 
 
 def test_a_bug_in_the_log_of_a_guest_that_is_closed(machines: Machines, own: Guest) -> None:
-    """A kernel warning fails the test that closes its guest, also if the test has not read
-    the log.
+    """If the kernel of a guest logs a warning, the test that closes the guest fails, even if it has
+    not read the kernel log.
     """
     must(own, "echo '<4>WARNING: planted' >/dev/kmsg")
     with pytest.raises(Splat, match="WARNING: planted"):
@@ -52,8 +56,8 @@ def test_a_bug_in_the_log_of_a_guest_that_is_closed(machines: Machines, own: Gue
 
 
 def test_a_log_that_warnings_do_not_reach(own: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel warning is found even if the console shows only emergencies: check() then reports
-    that the log does not arrive.
+    """A kernel warning is noticed even if the console shows only emergencies: check() then fails,
+    as the log does not arrive.
     """
     monkeypatch.setattr("lab.guest.LOG_WAIT_S", 1)
     must(own, "echo 1 >/proc/sys/kernel/printk")
@@ -63,7 +67,9 @@ def test_a_log_that_warnings_do_not_reach(own: Guest, monkeypatch: pytest.Monkey
 
 
 def test_a_warning_beside_an_answer(own: Guest) -> None:
-    """Standard error is not part of a command's output; it is shown if the command fails."""
+    """Standard error of a command in the guest is not part of its output; it is shown only if the
+    command fails.
+    """
     assert ran(own, "echo beside >&2; echo '{}'") == {}
     with pytest.raises(BenchError, match="beside"):
         ran(own, "echo beside >&2; false")

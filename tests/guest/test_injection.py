@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Allocations of the module that fail, one after the other: each causes an error or nothing, the
-old state stays, and no memory leaks.
+"""Each memory allocation of the module fails once. It causes an error or has no effect; after an
+error the old state stays, and no memory leaks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from .conftest import Machines
 from .tools import ROOT, THP, must
 
 PROFILES, EXPERIMENT = f"{ROOT}/profiles", f"{ROOT}/experiment"
-# Stock gives 64 kB; two profiles give single pages.
+# Commands after which processes at stock get 64 kB folios, and those in the profiles a and b single
+# pages.
 SET_UP = f"""
 echo always >{THP}/hugepages-64kB/enabled
 modprobe mmpolicy
@@ -24,7 +25,8 @@ done
 """
 ARMS = f"echo a >{EXPERIMENT}/control && echo b >{EXPERIMENT}/treatment"
 CGROUP = "mkdir -p /sys/fs/cgroup/nth && id=$(stat -c %i /sys/fs/cgroup/nth)"
-# By name of the change, words for the workload nth: what to do before, the change, how to undo it.
+# For each change, by its name: commands to run before, the change as arguments of the workload nth,
+# and the change that undoes it.
 CASES = {
     "load": ("rmmod mmpolicy", "load anon_order=never", "unload -"),
     "unload": (
@@ -68,7 +70,7 @@ CASES = {
     ),
     "lease": (":", f"write {ROOT}/lease_ms=86400000", f"write {ROOT}/lease_ms=0"),
 }
-# Changes that succeed although each of their allocations fails.
+# Changes that must succeed although each of their memory allocations fails.
 ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
 
 
@@ -79,7 +81,7 @@ ALWAYS_WORKS = {"unload", "fork", "choose an arm", "lease", "delete"}
     ]
 )
 def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
-    """Return a guest whose kernel has kmemleak, which finds leaks."""
+    """Return a guest whose kernel has kmemleak, which finds memory that is never freed."""
     guest = machines.get(request.param, mem="1G", cpus=1, append="kmemleak=on")
     must(guest, "[ -e /sys/kernel/debug/kmemleak ] && echo scan=off >/sys/kernel/debug/kmemleak")
     must(guest, SET_UP)
@@ -87,8 +89,8 @@ def watched(request: pytest.FixtureRequest, machines: Machines) -> Guest:
 
 
 def each_fails(guest: Guest, step: int, before: str, act: str, undo: str) -> dict[str, int]:
-    """Let each step-th allocation of a change fail, one per attempt; return how many attempts gave
-    an error, and how many did not.
+    """Make the change again and again, and let another one of its memory allocations fail each
+    time, in steps of `step`. Return how many attempts failed with an error, and how many succeeded.
     """
     words = " ".join(f'{what.partition(" ")[0]} "{what.partition(" ")[2]}"' for what in (act, undo))
     command = f"{before}\nexec {workload('nth')} $(modinfo -n mmpolicy) {step} {words}"
@@ -96,7 +98,9 @@ def each_fails(guest: Guest, step: int, before: str, act: str, undo: str) -> dic
 
 
 def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
-    """Run one case of CASES, and check that failed attempts gave errors where they should."""
+    """Run one case of CASES. Attempts with a failed allocation must give an error, unless the
+    change is one of ALWAYS_WORKS.
+    """
     found = each_fails(guest, step, *CASES[name])
     must(guest, f"[ ! -d {ROOT} ] || rmmod mmpolicy\n{SET_UP}")
     print(name, found)
@@ -106,14 +110,14 @@ def case(guest: Guest, name: str, step: int = 1) -> dict[str, int]:
 
 
 def nothing_is_lost(guest: Guest) -> None:
-    """Check that the kernel's checkers report no bug and no leak."""
+    """Check that the kernel's checkers report no bug, and kmemleak no leak."""
     guest.check()
     guest.scan_leaks()
 
 
 def test_some_allocations_fail(watched: Guest) -> None:
-    """In changes with many allocations, some of them fail in turn: each failure gives an error or
-    has no effect, and the old state stays.
+    """In changes with many memory allocations, some allocations fail, one per attempt. Each attempt
+    gives an error or is not affected; after an error, the old state stays.
     """
     case(watched, "bind a process")
     case(watched, "fork")
@@ -125,8 +129,8 @@ def test_some_allocations_fail(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_fails(watched: Guest) -> None:
-    """Each allocation of each change fails in turn: each failure gives an error or has no effect,
-    and the old state stays.
+    """In each change of CASES, each memory allocation fails once. Each attempt gives an error or is
+    not affected; after an error, the old state stays.
     """
     found = {name: case(watched, name) for name in CASES}
     assert found["load"]["failed"] > 50 and found["create"]["failed"] > 50
@@ -135,8 +139,8 @@ def test_each_allocation_fails(watched: Guest) -> None:
 
 @pytest.mark.full
 def test_each_allocation_of_a_switch_fails(watched: Guest) -> None:
-    """Each allocation of a switch of policies fails in turn: the old policy stays, and the reset
-    afterwards succeeds.
+    """Each memory allocation in a switch of policies fails once: the old policy stays, and the
+    reset afterwards succeeds.
     """
     policies = must(watched, f"cd {ROOT}/policies && ls -d */*").split()
     files = {policy: f"{PROFILES}/default/{policy.partition('/')[0]}" for policy in policies}

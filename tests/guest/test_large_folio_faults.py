@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The optional series large-folio-faults/: large folios for writes to memory that is mapped."""
+"""The optional patches in large-folio-faults/: a write to memory that is mapped already, such as
+after fork(), gets a large folio.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ MADV_DONTNEED = 4
 MADV_FREE = 8
 POPULATE_READ = 22
 RANGES = 1000
-# Cases of the workload rewrite, with the rounds of each.
+# Cases of the workload rewrite, each with its number of rounds.
 CASES = {"parent": 3, "child": 3, "sparse": 21, "read": 3, "few": 5, "fresh": 3}
 LARGE = ("fixed-4", "vma_size-4", "adaptive-4", "fixed-8")
 ARMS: dict[str, tuple[str, dict[str, int]]] = {
@@ -41,23 +43,28 @@ Found = dict[str, dict[str, dict[str, Any]]]
 
 
 def rewrite(guest: Guest, case: str) -> dict[str, Any]:
-    """Run the workload rewrite, which fails if data is wrong."""
+    """Run a case of the workload rewrite, and return its cost. The workload fails if data
+    is wrong.
+    """
     return ran(guest, f"{workload('rewrite')} {case} {MIB} {CASES[case]}")
 
 
 def larger(guest: Guest, case: str) -> dict[str, Any]:
-    """Run a case twice; return the run with more ticks, as some cases sometimes take 1.2 % less."""
+    """Run a case twice; return the run with more ticks, as some cases take 1.2 % less in
+    some runs.
+    """
     return max((rewrite(guest, case) for _ in range(2)), key=lambda run: run["ticks"])
 
 
 @pytest.fixture(scope="module")
 def found(all_machines: Machines) -> Found:
-    """Return the cost of each case in each arm, all in one guest; in "stock" no module is
-    loaded.
+    """Return the cost of each case in each arm, all measured in one guest. In the arm "stock", no
+    module is loaded.
     """
     all_machines.end()
     with counting_guest("large", "2G") as guest:
-        rewrite(guest, "fresh")  # fills the free lists of the CPUs, as later runs find them
+        # This run fills the free lists of the CPUs, so that later runs find them all alike.
+        rewrite(guest, "fresh")
         found = {"stock": {case: larger(guest, case) for case in CASES}}
         must(guest, "modprobe mmpolicy")
         for arm, (policy, knobs) in ARMS.items():
@@ -71,8 +78,8 @@ def found(all_machines: Machines) -> Found:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
-    """After fork() and the exit of the child, writes of the parent cost no more under any policy
-    than with order 0.
+    """After fork() and the exit of the child, the parent writes to its memory at no more cost under
+    any policy than with single pages.
     """
     stock, taken = (found[name]["parent"]["ticks"] for name in ("stock", arm))
     assert taken <= 1.02 * stock, f"{taken / stock:.3f}"
@@ -80,7 +87,9 @@ def test_parent_keeps_its_folios(found: Found, arm: str) -> None:
 
 @pytest.mark.parametrize("arm", LARGE)
 def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
-    """After fork(), the first write of the parent to a folio makes all its entries writable."""
+    """After fork(), the first write of the parent to a folio makes all page-table entries of the
+    folio writable, so that the parent takes one fault for each folio.
+    """
     stock, taken = (found[name]["parent"] for name in ("stock", arm))
     assert taken["faults"] <= PAGES / 8
     assert taken["ticks"] <= 0.4 * stock["ticks"], f"{taken['ticks'] / stock['ticks']:.3f}"
@@ -89,8 +98,8 @@ def test_parent_takes_a_fault_for_each_folio(found: Found, arm: str) -> None:
 @pytest.mark.parametrize("case", ["child", "read"])
 @pytest.mark.parametrize("arm", LARGE)
 def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
-    """A child that writes to all of its memory, and a program that reads before it writes, get
-    64 kB per fault by default.
+    """If a child writes to all of its memory, or a program reads before it writes, each fault
+    copies 64 kB by default.
     """
     stock, taken = (found[name][case] for name in ("stock", arm))
     assert PAGES / 16 <= taken["faults"] <= PAGES / 8
@@ -99,8 +108,8 @@ def test_blocks_are_copied(found: Found, arm: str, case: str) -> None:
 
 
 def test_a_read_before_costs_little(found: Found) -> None:
-    """If max_copy_order does not limit it, a write after a read costs little more than a first
-    touch.
+    """If max_copy_order does not limit the copy, a write to memory that was only read before costs
+    little more than a write to memory that was not touched.
     """
     best = min(found[arm]["fresh"]["ticks"] for arm in ARMS if arm.startswith("fixed"))
     taken = found["copy-8"]["read"]["ticks"]
@@ -109,15 +118,17 @@ def test_a_read_before_costs_little(found: Found) -> None:
 
 @pytest.mark.parametrize("case", ["sparse", "few"])
 def test_adaptive_copies_what_is_written(found: Found, case: str) -> None:
-    """`adaptive` notices that no block is written completely, and copies single pages."""
+    """`adaptive` notices that a program writes to no block completely, and lets each fault copy a
+    single page.
+    """
     stock, taken = (found[name][case] for name in ("stock", "adaptive-4"))
     for key in ("ticks", "kb"):
         assert taken[key] <= 1.05 * stock[key], f"{key}: {taken[key] / stock[key]:.3f}"
 
 
 def test_a_read_gets_memory(machines: Machines) -> None:
-    """With memory_on_read=1, a read fault allocates memory, so that a later write takes no
-    fault.
+    """With memory_on_read=1, a read fault allocates memory instead of mapping the zero page, so
+    that a later write takes no fault.
     """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -126,14 +137,15 @@ def test_a_read_gets_memory(machines: Machines) -> None:
         must(guest, f"echo {wanted} >{POINT}/memory_on_read")
         taken = rewrite(guest, "read")
         assert (taken["faults"] < 32) == wanted, taken
-    # the knob is on, but here the kernel reads on behalf of the program, which does not count
+    # memory_on_read is 1 here, too, but the kernel reads on behalf of the program, and such a read
+    # maps the zero page.
     (shown,) = folios(guest, f"map 1024 madvise 0 1024 {POPULATE_READ} folios 0 1024")
     assert 4 not in shown
 
 
 def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
-    """max_copy_order limits the size of a copy, also below the order of the policy: 0 means single
-    pages, and 6 (256 kB) is above the default.
+    """The knob max_copy_order limits the size that a fault copies, even below the order of the
+    policy: 0 means single pages, and 6 (256 kB) is above the default.
     """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -145,8 +157,8 @@ def test_a_knob_caps_what_is_copied(machines: Machines) -> None:
 
 @pytest.mark.flavor("patched")
 def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
-    """With all policies at stock, forks and faults cost as much as on a kernel without the
-    series.
+    """With all policies at stock, forks and faults cost as much on the kernel with the patches for
+    large folios as on a kernel without them.
     """
     all_machines.end()
     with counting_guest("patched", "2G") as guest:
@@ -157,8 +169,8 @@ def test_stock_costs_nothing(found: Found, all_machines: Machines) -> None:
 
 
 def test_a_small_rest_is_given_back(machines: Machines) -> None:
-    """A partly unmapped folio is reused after fork() only if at least half of it is mapped; else
-    its pages are copied, and the folio is freed.
+    """If a folio was partly unmapped, a write after fork() reuses it only if at least half of it is
+    still mapped. Else its pages are copied, and the folio is freed.
     """
     guest = machines.get("large", mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -171,8 +183,8 @@ def test_a_small_rest_is_given_back(machines: Machines) -> None:
 
 @pytest.mark.parametrize("advice", [MADV_DONTNEED, MADV_FREE])
 def test_many_ranges_are_freed_with_one_flush(machines: Machines, advice: int) -> None:
-    """If one call frees 1,000 ranges, each CPU with a thread of the program flushes its
-    TLB once.
+    """If one call frees 1,000 ranges of memory, each CPU with a thread of the program flushes its
+    TLB only once.
     """
     guest = machines.get("large", mem="1G", cpus=4)
     result = ran(guest, f"{workload('vector')} {advice}")
@@ -195,8 +207,8 @@ WRITES = 200_000
 
 @pytest.fixture(scope="module")
 def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """Return the cost of redis while it gets writes and saves snapshots; each arm in its
-    own guest.
+    """Return the cost of redis while it gets writes and saves snapshots; each arm is measured in a
+    guest of its own.
     """
     all_machines.end()
     found = {}
@@ -218,8 +230,8 @@ def redis(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: str) -> None:
-    """Under each policy, redis and the children that save snapshots take no more instructions than
-    at stock.
+    """Under each policy, redis and the children that save its snapshots take no more instructions
+    than at stock.
     """
     stock, taken = redis["stock"], redis[arm]
     assert stock["saved"] == taken["saved"] == 4
@@ -227,7 +239,7 @@ def test_snapshots_of_redis_cost_no_more(redis: dict[str, dict[str, Any]], arm: 
 
 
 def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]) -> None:
-    """Under `adaptive`, snapshots of redis take no more additional memory than at stock."""
+    """Under `adaptive`, redis takes no more additional memory for its snapshots than at stock."""
     stock, taken = (redis[arm]["kb"] - redis[arm]["filled_kb"] for arm in ("stock", "adaptive-4"))
     assert taken <= 1.005 * stock, f"{taken / stock:.4f}"
 
@@ -237,7 +249,9 @@ def test_snapshots_of_redis_take_no_more_memory(redis: dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
-    """Return the cost of two patterns by arm, in a guest that has no free blocks of four pages."""
+    """Return the cost of two access patterns in each arm, measured in a guest that has no free
+    blocks of four pages.
+    """
     all_machines.end()
     with counting_guest("large", "512M") as guest:
         must(guest, "modprobe mmpolicy; echo 0 >/proc/sys/vm/compaction_proactiveness")
@@ -247,7 +261,8 @@ def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
         wait = "until [ -s /run/crumbled ]; do sleep 0.1; done; cat /run/crumbled"
         free = json.loads(must(guest, wait))
         assert free["free_kb"] > 3 * MIB * 1024
-        assert free["blocks_kb"] < 1024  # the patterns touch 64 MB
+        # nearly no memory is in free blocks of four pages: the patterns touch 64 MB
+        assert free["blocks_kb"] < 1024
         found: dict[str, dict[str, Any]] = {}
         for arm in ("never", "fixed-4", "adaptive-4"):
             policy, knobs = ARMS[arm]
@@ -261,8 +276,8 @@ def crumbled(all_machines: Machines) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("arm", ["fixed-4", "adaptive-4"])
 def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str) -> None:
-    """If no block of four pages is free, a fault maps sixteen single pages at once, and takes no
-    more memory.
+    """If no block of four pages is free, a fault maps sixteen single pages at once. So a program
+    takes fewer faults, and no more memory.
     """
     small, taken = (crumbled[name]["forward"] for name in ("never", arm))
     assert small["faults"] >= PAGES
@@ -273,7 +288,7 @@ def test_single_pages_save_faults(crumbled: dict[str, dict[str, Any]], arm: str)
 
 
 def test_sparse_use_takes_no_more_pages(crumbled: dict[str, dict[str, Any]]) -> None:
-    """If `adaptive` wants a single page for a fault, the fault maps no further pages."""
+    """If `adaptive` decides that a fault gets a single page, the fault maps no further pages."""
     small, taken = (crumbled[name]["every_64k"] for name in ("never", "adaptive-4"))
     assert crumbled["never"]["singles"] == 0
     for key in ("ticks", "kb"):
@@ -290,8 +305,8 @@ echo /dev/$disk
 """
 POLICIES = ("adaptive", "fixed")
 
-# Where the kernel supports it, one allocation of a large folio in three fails. Allocations that may
-# wait fail, too, such as memory for a stack.
+# Commands that let one allocation of a large folio in three fail, if the kernel supports this.
+# Allocations that may wait fail, too, such as memory for a stack.
 FAIL_LARGE = """
 cd /sys/kernel/debug/fail_page_alloc 2>/run/said || exit 0
 echo N >ignore-gfp-highmem
@@ -304,7 +319,7 @@ echo -1 >times
 
 
 def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
-    """Run the workload scramble, which fails if a byte is wrong."""
+    """Run the workload scramble on this disk, which fails if a byte of its memory is wrong."""
     command = f"{workload('scramble')} {seed} {operations} {disk}"
     result = ran(guest, command, timeout=operations / 2 + 600)
     assert result["operations"] >= operations
@@ -320,7 +335,7 @@ def scramble(guest: Guest, disk: str, seed: int, operations: int) -> None:
 )
 def test_no_byte_is_lost(machines: Machines, flavor: str, operations: int) -> None:
     """After random forks, writes, reads, madvise(), mremap(), pins, swap and userfaultfd, no byte
-    is wrong.
+    of a program's memory is wrong.
     """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     disk = must(guest, DISK).strip()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The lease: when it expires, the module goes to stock without any help of user space."""
+"""The lease of the module: when it expires, all policies go to stock, without any help of user
+space.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ DENSE = "map 4096 touch 0 4096 folios 0 4096"
 PROFILES = f"{ROOT}/profiles"
 ARMS = ("control", "treatment")
 
-# Changes each setting, and starts an experiment.
+# Commands that change each setting of the module, and start an experiment.
 EVERYTHING = f"""
 for name in a b c; do echo $name >{PROFILES}/create || exit; done
 for name in default a b c; do
@@ -38,8 +40,8 @@ def state(guest: Guest) -> str:
 
 
 def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
-    """When the lease expires, each file is as after load, byte for byte and in time. Folios are
-    those of stock, and the log has one line.
+    """When the module's lease expires, each of its files gets the content that it had after load,
+    byte for byte and in time. Folios are those of stock, and the log has one line about it.
     """
     fresh = must(loaded, SEEN)
     must(loaded, EVERYTHING)
@@ -64,8 +66,8 @@ def test_everything_is_stock_after_expiry(loaded: Guest) -> None:
     ids=["lease", "reset"],
 )
 def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> None:
-    """As soon as the file `state` says that the lease has expired, all is stock and no profile is
-    left.
+    """As soon as the file `state` says that the lease has expired, all policies are at stock, and
+    no profile is left but the default one.
     """
     body = f"""
 	{EVERYTHING}
@@ -81,7 +83,9 @@ def test_nothing_in_between_is_seen(loaded: Guest, start: str, after: str) -> No
 
 
 def test_expiry_is_latched(loaded: Guest) -> None:
-    """After an expiry, each file except reset refuses writes; after a reset each accepts them."""
+    """After the lease has expired, each file of the module except `reset` refuses writes. After a
+    reset, each file accepts them again.
+    """
     must(loaded, f"echo 100 >{ROOT}/lease_ms; until grep -q expired {ROOT}/state; do :; done")
     paths = must(loaded, f"find {ROOT} -type f -perm /200 ! -name reset").split()
     good = {"policy": "stock", "unit": "process", "create": "x", "delete": "x", "cgroups": "1"}
@@ -97,7 +101,9 @@ def test_expiry_is_latched(loaded: Guest) -> None:
 
 
 def test_renewal(loaded: Guest) -> None:
-    """While user space renews the lease in time, it does not expire; a file has the time left."""
+    """The lease does not expire as long as user space renews it in time. A file shows the time that
+    is left.
+    """
     must(loaded, f"echo fixed >{PROFILES}/default/anon_order/policy")
     must(loaded, f"for i in 1 2 3 4; do echo 8000 >{ROOT}/lease_ms; sleep 2.5; done")
     assert state(loaded) == "active"
@@ -110,7 +116,9 @@ def test_renewal(loaded: Guest) -> None:
 
 
 def test_reset_ends_the_lease(loaded: Guest) -> None:
-    """A reset restores all that an expiry does, ends the lease, and leaves files writable."""
+    """A reset restores the same state as the expiry of the lease, and ends the lease. Unlike after
+    an expiry, the files accept writes.
+    """
     fresh = must(loaded, SEEN)
     must(loaded, f"{EVERYTHING}\necho 1000 >{ROOT}/lease_ms")
     must(loaded, f"echo 1 >{ROOT}/reset && sleep 1.5")
@@ -120,13 +128,13 @@ def test_reset_ends_the_lease(loaded: Guest) -> None:
 
 
 def test_short_leases_are_refused(loaded: Guest) -> None:
-    """A lease below 100 ms is refused, as no process could renew it reliably."""
+    """A lease shorter than 100 ms is refused, as no process could renew it reliably."""
     refused(poke(loaded, [Poke(f"{ROOT}/lease_ms", n, 1, ("ERANGE",)) for n in ("1", "99")]))
 
 
 def test_expiry_while_somebody_writes(loaded: Guest) -> None:
-    """If processes create, change, bind and delete profiles while the lease expires, all is stock
-    at the end.
+    """All policies are at stock in the end if the lease expires while processes create, change,
+    bind and delete profiles.
     """
     body = f"""
 	while [ $(cat {ROOT}/state) != expired ]; do
@@ -146,7 +154,7 @@ def test_expiry_while_somebody_writes(loaded: Guest) -> None:
 
 
 def test_unload_with_a_lease(loaded: Guest) -> None:
-    """Unloading ends the lease, also while it expires or is being reset."""
+    """Unloading the module ends its lease, also while the lease expires or is being reset."""
     must(loaded, f"{EVERYTHING}\necho 100 >{ROOT}/lease_ms; rmmod mmpolicy; sleep 0.3")
     for delay in ("0.08", "0.09", "0.1"):
         must(loaded, "modprobe mmpolicy")

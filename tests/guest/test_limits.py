@@ -13,7 +13,7 @@ pytestmark = pytest.mark.flavor()
 
 
 def repeated(*figures: float) -> Repeated:
-    """Return a measurement whose runs give these figures, one after the other."""
+    """Return a measurement whose runs give these figures, one after the other, without a guest."""
     left = iter(figures)
 
     def take(arms: frozenset[str]) -> Results:
@@ -30,7 +30,7 @@ def figure(run: Results) -> float:
 @pytest.mark.parametrize("figures", [(1.0,), (3.0, 1.0, 1.0)])
 def test_within(figures: tuple[float, ...]) -> None:
     """If the figure of the first run is within the limit, there are no further runs; else the
-    median of three decides. No run is taken twice.
+    median of three runs decides. No run is made twice.
     """
     runs = repeated(*figures)
     for _ in range(2):
@@ -40,19 +40,21 @@ def test_within(figures: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize("figures", [(3.0, 3.0, 1.0), (3.0, 1.0, 3.0)])
 def test_beyond(figures: tuple[float, ...]) -> None:
-    """The message about a figure above its limit has the figures of all runs, and the limit."""
+    """If a figure exceeds its limit, the message has the figures of all runs, and the limit."""
     with pytest.raises(pytest.fail.Exception, match=r"x: 3\.0000, .*, limit 2"):
         repeated(*figures).hold(2, figure, "x", "a")
 
 
 class Program:
-    """A program of two tests: "good" passes in each run, "bad" in those that `passes` says."""
+    """Stands for a program with two tests: "good" passes in each run, "bad" in the runs that
+    `passes` says.
+    """
 
     def __init__(self, *passes: bool) -> None:
         self.left = list(passes)
 
     def __call__(self) -> Passed:
-        """Run it once; return the names of the tests that passed."""
+        """Imitate one run of the program; return the names of the tests that passed."""
         return frozenset({"good", "bad"} if self.left.pop(0) else {"good"})
 
 
@@ -60,7 +62,9 @@ BOTH = frozenset({"good", "bad"})
 
 
 def test_what_passes_at_once_is_run_once() -> None:
-    """If all tests pass in the first run, there is no other run, and none at stock."""
+    """If all tests of a program pass in the first run, the program does not run again, and not at
+    all at stock.
+    """
     assert lost(BOTH, Program(True), Program()) == []
 
 
@@ -69,7 +73,9 @@ def test_what_passes_at_once_is_run_once() -> None:
     [(0, 6, True), (1, 6, True), (3, 6, True), (4, 6, False), (1, 5, True), (2, 5, False)],
 )
 def test_what_passes_less_often_than_at_stock(ours: int, stock: int, found: bool) -> None:
-    """A test that passes in few of six runs counts as lost, unless it passes as rarely at stock."""
+    """A test that passes in few of six runs is reported as lost, unless it passes as rarely at
+    stock.
+    """
     here = Program(*(number >= RUNS - ours for number in range(RUNS)))
     there = Program(*(number < stock for number in range(RUNS)))
     expected = [f"bad: passes in {ours} of 6 runs, at stock in {stock}"] if found else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Loading and unloading, with modprobe and with the command, while programs run."""
+"""The module is loaded and unloaded, by modprobe and by mmpolicy, while programs run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LOG = "dmesg | tail -n 20"
 
 
 def cli(guest: Guest, words: str, expected: int = 0) -> str:
-    """Run the command; return its output. Its exit code must be the expected one."""
+    """Run mmpolicy with these words, and return its output. Its exit code must be the
+    expected one.
+    """
     result = guest.run(f"mmpolicy {words}", 120)
     assert result.rc == expected, result.out
     return result.out
@@ -27,7 +29,9 @@ def cli(guest: Guest, words: str, expected: int = 0) -> str:
 
 
 def test_parameter_sets_the_policy(guest: Guest) -> None:
-    """A policy that is a parameter of modprobe decides from the first fault after the load."""
+    """If modprobe gets a policy as a parameter, the policy decides from the first fault after the
+    load.
+    """
     assert folios(guest, DENSE) == [{0: 4096}]
     must(guest, "modprobe mmpolicy anon_order=fixed")
     assert "[fixed]" in must(guest, f"cat {POINT}/policy")
@@ -36,8 +40,8 @@ def test_parameter_sets_the_policy(guest: Guest) -> None:
 
 
 def test_adaptive_from_the_start(guest: Guest) -> None:
-    """A policy that is a parameter of modprobe may be `adaptive`, and gives large folios
-    at once.
+    """`adaptive` can be the policy that modprobe gets as a parameter, and gives large folios at
+    once.
     """
     must(guest, "modprobe mmpolicy anon_order=adaptive")
     assert int(touch(guest, "forward")["pages"]["4"]) > 4000
@@ -46,7 +50,7 @@ def test_adaptive_from_the_start(guest: Guest) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
-    """Each point accepts stock as a parameter of modprobe."""
+    """At each hook point, "stock" is a valid policy in the parameter of modprobe."""
     must(guest, f"modprobe mmpolicy {point}=stock")
     assert must(guest, f"cat {ROOT}/state") == "stock\n"
     assert must(guest, f"cat /sys/module/mmpolicy/parameters/{point}") == "stock\n"
@@ -54,8 +58,8 @@ def test_stock_is_a_parameter_too(guest: Guest, point: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
-    """With an invalid policy as a parameter, the module is not loaded; the log lists the valid
-    ones.
+    """If modprobe gets an invalid policy as a parameter, the module is not loaded, and the kernel
+    log lists the valid policies.
     """
     must(guest, "modprobe mmpolicy")
     active = must(guest, f"cat {ROOT}/profiles/default/{point}/policy")
@@ -69,7 +73,9 @@ def test_wrong_parameter_fails(guest: Guest, point: str) -> None:
 
 
 def test_wrong_parameter_takes_nothing(guest: Guest) -> None:
-    """If one of two parameters is invalid, the valid one has no effect either."""
+    """If one of two parameters of modprobe is invalid, the module is not loaded, so that the valid
+    one has no effect either.
+    """
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=nonsense").rc
     assert folios(guest, DENSE) == [{0: 4096}]
 
@@ -82,8 +88,8 @@ def test_load_and_unload_again(guest: Guest) -> None:
 
 
 def test_unload_while_a_process_faults(guest: Guest) -> None:
-    """If the module is unloaded while a process faults, the process goes on, its data is right, and
-    no fault runs freed code.
+    """If the module is unloaded while a process faults, the process goes on with correct data, and
+    no fault runs code that was freed.
     """
     program = f"{workload('touch')} threads 16 40"
     job = guest.start(f"until [ -e /tmp/end ]; do {program} >/dev/null || exit; done")
@@ -100,8 +106,8 @@ def test_unload_while_a_process_faults(guest: Guest) -> None:
 
 
 def test_unload_while_files_are_open(guest: Guest) -> None:
-    """If the module is unloaded while a process has a file of it open, the process gets an
-    error.
+    """If the module is unloaded while a process has one of its files open, the process gets an
+    error when it uses the file.
     """
     must(guest, "modprobe mmpolicy")
     script = f"exec 3<>{POINT}/policy; rmmod mmpolicy; echo never >&3; cat <&3"
@@ -114,7 +120,7 @@ def test_unload_while_files_are_open(guest: Guest) -> None:
 
 
 def test_doctor(guest: Guest) -> None:
-    """`doctor` exits with 3 while the module is not loaded, and with 0 while it is."""
+    """`doctor` exits with 3 while the module is not loaded, and with 0 while it is loaded."""
     assert "next: " in cli(guest, "doctor", 3)
     cli(guest, "load")
     cli(guest, "doctor", 0)
@@ -124,7 +130,9 @@ def test_doctor(guest: Guest) -> None:
 
 @pytest.mark.flavor("unpatched")
 def test_doctor_names_missing_hooks(machines: Machines) -> None:
-    """On a kernel without hooks, `doctor` names the missing option, and has no other error."""
+    """On a kernel without hooks, `doctor` names the missing kernel option, and reports no other
+    error.
+    """
     guest = machines.get("unpatched", mem="1G")
     result = guest.run("mmpolicy doctor", 120)
     assert result.rc == 3
@@ -132,7 +140,7 @@ def test_doctor_names_missing_hooks(machines: Machines) -> None:
 
 
 def test_commands(guest: Guest) -> None:
-    """load, set, show, list, stats and unload each have their effect."""
+    """Each of the verbs load, set, show, list, stats and unload has its effect."""
     cli(guest, "load anon_order=fixed")
     assert folios(guest, DENSE) == [{4: 4096}]
     cli(guest, "set anon_order fixed max_order=3")
@@ -148,8 +156,8 @@ def test_commands(guest: Guest) -> None:
 
 
 def test_command_fails_with_a_reason(guest: Guest) -> None:
-    """A failing command gives its reason, and exits with 3 if the module is not loaded, 2 for wrong
-    usage, and 5 if the kernel refuses.
+    """A verb that fails prints the reason. It exits with 3 if the module is not loaded, with 2 for
+    wrong usage, and with 5 if the kernel refuses the change.
     """
     cli(guest, "set anon_order never", 3)
     cli(guest, "load anon_order=nonsense", 5)
@@ -163,7 +171,7 @@ def test_command_fails_with_a_reason(guest: Guest) -> None:
 
 
 def test_dry_run_changes_nothing(loaded: Guest) -> None:
-    """A dry run prints the writes that it would make, and changes nothing."""
+    """With --dry-run, a verb prints the writes that it would make, and changes nothing."""
     assert f"{POINT}/policy <- never" in cli(loaded, "set anon_order never --dry-run")
     assert "[stock]" in must(loaded, f"cat {POINT}/policy")
     cli(loaded, "unload --dry-run")
@@ -171,7 +179,9 @@ def test_dry_run_changes_nothing(loaded: Guest) -> None:
 
 
 def test_reset_restores_stock(loaded: Guest) -> None:
-    """After a reset, the next fault gets the sizes of sysfs, and knobs have their defaults."""
+    """After `reset`, the next fault gets a folio size that sysfs enables, and all knobs have their
+    defaults.
+    """
     switch(loaded, "fixed", max_order=6)
     must(loaded, f"echo 1 >{POINT}/override_madvise")
     assert folios(loaded, DENSE) == [{6: 4096}]
@@ -184,7 +194,7 @@ def test_reset_restores_stock(loaded: Guest) -> None:
 
 
 def test_others_may_look(loaded: Guest) -> None:
-    """A user without permission can read the files, and write none of them."""
+    """A user without permission can read the files of the module, but write to none of them."""
     nobody = "setpriv --reuid=65534 --clear-groups"
     assert loaded.run(f"{nobody} cat {POINT}/policy").rc == 0
     assert loaded.run(f"{nobody} sh -c 'echo never >{POINT}/policy'").rc

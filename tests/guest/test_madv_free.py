@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point madv_free: when pages are freed, that no data is lost, and the costs of policies."""
+"""Policies of the hook point madv_free: when pages are freed, that no data is lost, and what the
+policies cost.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ from .tools import ROOT, checkers, must, ops_command
 
 POLICIES = ("stock", "eager", "cap")
 EINVAL, ENOMEM = 22, 12
-ROOM = 524288  # bytes that the policy `cap` allocates
+ROOM = 524288  # bytes that the policy `cap` allocates when it is chosen
 SECONDS = 20.0  # rough duration of each test, for the schedule
 CGROUP = "/sys/fs/cgroup/mmpolicy-test"
 
 
 def stats(guest: Guest, profile: str = "default") -> dict[str, int]:
-    """Return the counters of madv_free in a profile."""
+    """Return the counters of the hook point madv_free in a profile."""
     lines = must(guest, f"cat {STATS.replace('default', profile)}").splitlines()
     return {key: int(value) for key, value in (line.split() for line in lines)}
 
@@ -37,7 +39,8 @@ def cases(words: str, before: str = "") -> str:
 
 
 def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
-    """Return a command that runs in a cgroup of its own, and removes it afterwards.
+    """Return a shell command that runs a command in a cgroup of its own, and then removes the
+    cgroup.
 
     settings: values for files of the cgroup, as VALUE=FILE. profile: one to bind the cgroup to, or
     "".
@@ -57,7 +60,7 @@ def in_cgroup(command: str, *settings: str, profile: str = "") -> str:
 @pytest.mark.parametrize("name", POLICIES)
 def test_range(loaded: Guest, name: str) -> None:
     """Under `eager`, MADV_FREE unmaps the pages of a range at once; under the other policies they
-    stay mapped. pagemap shows it.
+    stay mapped. The workload reads this from its pagemap.
     """
     must(loaded, policy(name))
     found = ran(loaded, cases("range 16"))
@@ -69,7 +72,9 @@ def test_range(loaded: Guest, name: str) -> None:
 
 
 def test_cap_is_eager_beyond(loaded: Guest) -> None:
-    """Under `cap`, a range that would exceed the limit is freed at once, as a whole."""
+    """Under `cap`, a range is freed at once, as a whole, if it would lift the lazily freed memory
+    of the process above limit_mb.
+    """
     must(loaded, policy("cap", limit_mb=15))
     assert ran(loaded, cases("range 16"))["after_call"]["there"] == 0
     assert stats(loaded)["eager_limit"] == 1
@@ -97,7 +102,9 @@ def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool)
 
 
 def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
-    """Under `cap`, ranges are freed at once while less than min_available_percent is available."""
+    """Under `cap`, MADV_FREE frees memory at once while less than min_available_percent of the
+    memory is available.
+    """
     must(loaded, policy("cap", min_available_percent=90))
     must(loaded, "fallocate -l 400M /dev/shm/much; sleep 0.5")
     found = ran(loaded, cases("range 16"))
@@ -108,8 +115,8 @@ def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("threads", (1, 4))
 def test_cap_holds(loaded: Guest, threads: int) -> None:
-    """Under `cap`, the lazily freed memory of a process stays within the limit; at stock it is far
-    above.
+    """Under `cap`, the lazily freed memory of a process stays within the limit of the policy; at
+    stock it is far above.
     """
     idle = 64  # free chunks of 128 kB per thread: 8 MB, and as many are reused and freed
     must(loaded, policy("cap", limit_mb=10 * threads))
@@ -123,8 +130,8 @@ def test_cap_holds(loaded: Guest, threads: int) -> None:
     assert found["lazy_kb"] > 15000 * threads
 
 
-# Runs two processes that free 48 MB each by MADV_FREE, and then prints the sum of lazily freed
-# memory while both are stopped.
+# Runs two processes that free 48 MB each by MADV_FREE, stops both, and then prints the sum of their
+# lazily freed memory.
 TWO = """
 {loop} & a=$!; {loop} & b=$!
 for pid in $a $b; do
@@ -145,8 +152,8 @@ def test_cap_of_a_cgroup(loaded: Guest, per_cgroup: int, limit_kb: int) -> None:
     assert limit_kb * 3 // 4 < lazy <= limit_kb
 
 
-# Runs a process that has freed 16 MB and is stopped; prints what the command shows about it and its
-# cgroup.
+# Runs a process that frees 16 MB by MADV_FREE, and stops it; then prints what mmpolicy shows about
+# the process and its cgroup.
 TOLD = """
 {loop} >/dev/null & pid=$!
 sleep 1
@@ -158,8 +165,8 @@ kill -KILL $pid; wait
 
 
 def test_rss_that_can_be_trusted(loaded: Guest) -> None:
-    """`show` and `stats` print for a process and for its cgroup: RSS, its lazily freed part, and
-    RSS without that part.
+    """`show` and `stats` print for a process and for its cgroup: the RSS, the lazily freed part of
+    it, and the RSS without that part.
     """
     told = TOLD.format(loop=loop("free", 1, 10**9, 128, 2, 50, 128), cgroup=CGROUP)
     output = loaded.run(in_cgroup(told)).out
@@ -173,13 +180,13 @@ def test_rss_that_can_be_trusted(loaded: Guest) -> None:
         assert found["rss_minus_lazily_freed_kib"] > process["rss_minus_lazily_freed_kib"]
 
 
-# A process that has freed 16 MB and then reuses half of it.
+# Arguments of ops: a process frees 16 MB by MADV_FREE, and then writes to half of it again.
 FREES = "map 4096 touch 0 4096 madvise 0 4096 8 sh touch 0 2048 sh"
 
 
 def test_what_is_lazily_freed_now(loaded: Guest) -> None:
-    """The file lazily_freed_pages has the sum over all processes of a profile, without pages that
-    were written again.
+    """The file lazily_freed_pages has the number of lazily freed pages of all processes of a
+    profile. A page that was written again does not count.
     """
     must(loaded, policy("cap"))
     show = f"cat {STATS.replace('stats', 'lazily_freed_pages')}"
@@ -192,7 +199,9 @@ def test_what_is_lazily_freed_now(loaded: Guest) -> None:
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint of madv_free shows pages and answer of each decision."""
+    """The tracepoint of madv_free shows for each decision the number of pages and the answer of the
+    policy.
+    """
     must(loaded, policy("eager"))
     trace = "/sys/kernel/tracing"
     must(loaded, f"echo 1 >{trace}/events/mmpolicy/mmpolicy_madv_free/enable")
@@ -207,8 +216,8 @@ def test_trace(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_errno(loaded: Guest, name: str) -> None:
-    """If stock refuses a call of MADV_FREE, each policy refuses it with the same errno, and no data
-    is lost.
+    """If a call of MADV_FREE fails at stock, it fails under each policy with the same errno, and no
+    data is lost.
     """
     must(loaded, f"{policy(name)}; echo 4 >/proc/sys/vm/nr_hugepages")
     found = ran(loaded, cases("errno"))
@@ -221,7 +230,9 @@ def test_errno(loaded: Guest, name: str) -> None:
 
 @pytest.mark.parametrize("name", ("stock", "cap"))
 def test_pressure_discards(loaded: Guest, name: str) -> None:
-    """A cgroup at its limit drops lazily freed pages, and swaps out none of them."""
+    """If a cgroup reaches its limit, the kernel drops the cgroup's lazily freed pages, and swaps
+    out none of them.
+    """
     must(loaded, policy(name))
     words = "range 64 64"
     found = ran(loaded, in_cgroup(f"{workload('freecases')} {words}", "96M=memory.max"))
@@ -232,7 +243,7 @@ def test_pressure_discards(loaded: Guest, name: str) -> None:
     assert hog["at_end"]["swapped"] > hog["pages"] // 8
 
 
-# Data that is written after MADV_FREE must stay
+# Data that a program writes to a page after MADV_FREE must not be lost
 
 
 SWITCHING = """
@@ -249,13 +260,15 @@ echo $i
 
 
 def keep(seconds: int, threads: int, profile: str = "") -> str:
-    """Return a command for the verifier in a cgroup with so little memory that it swaps."""
+    """Return a command that runs the workload keep, which verifies its data, in a cgroup with so
+    little memory that it swaps.
+    """
     command = f"exec {workload('keep')} {seconds} {threads}"
     return in_cgroup(command, f"{6 * threads}M=memory.high", profile=profile)
 
 
 def kept(result: Result) -> None:
-    """Check that the verifier has done work of each kind, and has found no wrong data."""
+    """Check that the workload keep has done work of each kind, and has found no wrong data."""
     assert result.rc == 0, result.out
     found = json.loads(result.out)
     assert found["mismatches"] == 0
@@ -264,7 +277,9 @@ def kept(result: Result) -> None:
 
 @contextmanager
 def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) -> Iterator[None]:
-    """Switch policies and knobs, and reload the module now and then, during a `with` block."""
+    """Switch policies and knobs of madv_free again and again, and reload the module now and then,
+    during a `with` block.
+    """
     must(guest, "touch /run/switching")
     switcher = guest.start(SWITCHING.format(point=point, reload=reload))
     try:
@@ -278,8 +293,8 @@ def switching(guest: Guest, seconds: int, point: str = POINT, reload: int = 50) 
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_nothing_is_lost(loaded: Guest, name: str) -> None:
-    """With threads, children and swap, a page that was written again after MADV_FREE keeps its
-    data.
+    """A page that was written again after MADV_FREE keeps its data, in a program with threads and
+    children whose memory is swapped.
     """
     must(loaded, policy(name, **({"limit_mb": 8} if name == "cap" else {})))
     kept(loaded.run(keep(4, 4), 120))
@@ -288,8 +303,8 @@ def test_nothing_is_lost(loaded: Guest, name: str) -> None:
 
 @checkers("seconds", 8, kasan=15, kcsan=60)
 def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, seconds: int) -> None:
-    """While policies switch, no data is lost and lockdep reports nothing; the state that `cap` has
-    for a process is freed with the process.
+    """While the policies of madv_free switch, no data is lost, and lockdep reports nothing. What
+    `cap` has allocated for a process is freed with the process.
     """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     must(guest, "modprobe mmpolicy")
@@ -299,7 +314,8 @@ def test_nothing_is_lost_while_switching(machines: Machines, flavor: str, second
     guest.scan_leaks()
 
 
-# Makes and removes cgroups, each hundredth with a process in it; prints the id of the last one.
+# Makes and removes cgroups, and runs a process in each hundredth of them; prints the id of the last
+# one.
 CROWD = f"""
 import os, subprocess
 for i in range({{crowd}}):
@@ -317,8 +333,8 @@ print(number)
 @pytest.mark.full
 @checkers("crowd", 2500, kasan=66_000)
 def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> None:
-    """If cgroups come and go until their ids exceed 16 bits, `cap` still writes only within its
-    array of sums.
+    """If cgroups come and go until their ids exceed 16 bits, `cap`, which keeps a sum for each
+    cgroup in an array, still writes only within the array.
 
     With very many cgroups, KASAN is the only checker that is on: all together would take hours.
     """
@@ -343,8 +359,8 @@ def test_sums_of_many_cgroups(machines: Machines, flavor: str, crowd: int) -> No
 
 @pytest.mark.full
 def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
-    """In ten minutes no data is lost. A verifier runs in a cgroup for each policy, and one in a
-    cgroup whose policy changes.
+    """In ten minutes no data is lost after MADV_FREE. The workload keep runs in a cgroup for each
+    policy, and in one whose policy changes.
     """
     profiles = f"{ROOT}/profiles"
     point = f"{profiles}/switching/madv_free"
@@ -365,7 +381,9 @@ def test_nothing_is_lost_in_ten_minutes(loaded: Guest) -> None:
 
 
 def took(guest: Guest, command: str) -> float:
-    """Return the guest's seconds that a command takes; it should open no files of the host."""
+    """Return how many seconds a command takes by the guest's clock; it should open no files of the
+    host, as these take a different time.
+    """
     timed = f"read a _ </proc/uptime; {command} || exit; read b _ </proc/uptime; echo $a $b"
     begin, end = map(float, must(guest, timed, timeout=60).split())
     return end - begin
@@ -373,8 +391,8 @@ def took(guest: Guest, command: str) -> float:
 
 @pytest.mark.parametrize("who", ("known", "unknown"))
 def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
-    """A switch to stock, and an unload, do not wait for a process that is stuck in a fault while it
-    holds its mmap_lock and a writer waits for the lock.
+    """A switch to stock, and an unload of the module, do not wait for a process that is stuck: it
+    holds its mmap_lock in a fault, and a writer waits for the lock.
     """
     guest = machines.get(mem="1G", icount=True)
     must(guest, policy("cap", limit_mb=0, per_cgroup=1))
@@ -392,8 +410,8 @@ def test_nobody_waits_for_a_process(machines: Machines, who: str) -> None:
 
 
 def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
-    """MADV_FREE of 64 TB, of which 1 MB is mapped, costs `cap` less than twice what it
-    costs stock.
+    """MADV_FREE of a range of 64 TB, of which 1 MB is mapped, costs less than twice as much under
+    `cap` as at stock.
     """
     guest = machines.get(mem="1G", icount=True)
     ticks = {}
@@ -406,8 +424,8 @@ def test_wide_ranges_cost_what_is_there(machines: Machines) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """By counted instructions, lazy freeing saves time, `cap` keeps most of the gain, and `eager`
-    costs no more than stock with MADV_DONTNEED.
+    """By counted instructions, lazy freeing saves time, `cap` keeps most of the gain, and MADV_FREE
+    under `eager` costs no more than MADV_DONTNEED at stock.
 
     `eager` is compared for equal numbers of faults, as with jemalloc timing decides how many there
     are.
@@ -427,8 +445,8 @@ def test_cost(all_machines: Machines) -> None:
 
 
 def test_memory_is_found_before_others_have_to_wait(loaded: Guest) -> None:
-    """When `cap` is chosen, the module allocates its half megabyte before it takes the lock, so
-    that no other writer waits for memory.
+    """When `cap` is chosen, the module allocates the half megabyte that the policy needs before it
+    takes its lock. So no other writer waits while the kernel looks for memory.
     """
     trace = "/sys/kernel/tracing"
     events = [

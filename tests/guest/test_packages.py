@@ -34,8 +34,8 @@ SECONDS = 60.0  # rough duration of each test, for the schedule
 FULL = "full" in os.environ.get("MMPOLICY_FLAVORS", "full").split()
 PAGES = 2048
 pytestmark = AMD64
-# A service with its own view of /proc and /sys, as many have. It writes the folios of its memory to
-# a file.
+# A service that has its own view of /proc and /sys, as many services have. It writes the folios
+# that its memory got to a file.
 SERVICE = f"""\
 [Service]
 ExecStart={HOST}{workload("ops")} map {PAGES} touch 0 {PAGES} folios 0 {PAGES} sh "sleep infinity"
@@ -60,24 +60,26 @@ max_order = 4
 "bound.service" = "web"
 "absent.service" = "web"
 """
-# Folder with modules built on this machine, as a compiler takes minutes in an emulated guest.
+# Folder in the system with modules that were built on this machine, as a compiler takes minutes in
+# an emulated guest.
 BUILT = "/usr/share/mmpolicy-dkms"
-# Debian's kernel only on 6.12: kernel packages of a later Debian need other packages of that
-# Debian.
+# Debian's kernel is tested only on 6.12: the packages of later kernels need other packages of a
+# later Debian.
 KERNELS = ("patched", "cloud") if SERIES == "6.12" else ("patched",)
 KEEP_BUILT = """
 dkms mktarball mmpolicy/{0} -k $(ls /lib/modules) --archive=mmpolicy-{0}.dkms.tar.gz
 mv /var/lib/dkms/mmpolicy/{0}/tarball/* /root
 """
-# A key of the host's own to sign modules, and the answer yes to apt.
+# Settings by which DKMS signs modules with a key of this host, and the command that makes the key.
 KEY = "mok_signing_key=/root/key.priv\nmok_certificate=/root/key.der\n"
 NEW_KEY = (
     "openssl req -new -x509 -nodes -newkey rsa:2048 -subj '/CN=mmpolicy test/' -days 9 "
     "-keyout /root/key.priv -outform DER -out /root/key.der 2>/dev/null"
 )
-# depmod would read all modules, which takes a minute in an emulated guest.
+# Without these drivers, depmod is fast: it reads all modules, which takes a minute in an emulated
+# guest.
 FEWER_DRIVERS = "rm -rf /lib/modules/*/kernel/drivers /lib/modules/*/kernel/net && depmod -a {}"
-# Makes packages like these with a newer version.
+# A script that makes packages from the given ones, which differ only in a newer version.
 NEWER = r"""
 for file in {files}; do
     version=$(dpkg-deb -f $file Version)
@@ -85,7 +87,7 @@ for file in {files}; do
         dpkg-deb -Znone -b /root/newer $file && rm -r /root/newer || exit
 done
 """
-# Loads a policy in BPF from a permanent file, and saves it in a manifest for the boot.
+# Files of a BPF policy of the user: its object file, and a manifest that loads it at each boot.
 OWN, KEPT = "/root/own.bpf.o", "/etc/mmpolicy/60-own.toml"
 SAVE = f"cp {{}} {OWN} && mmpolicy policy replace {OWN} && mmpolicy save {KEPT}"
 GONE = f'until [ -z "$(cat {ROOT}/bpf/slot*/name 2>/dev/null | xargs)" ]; do sleep 0.1; done'
@@ -99,22 +101,22 @@ IN_AND_OUT = "Install and remove"  # of README.md
     params=[pytest.param(name, marks=pytest.mark.flavor(name)) for name in KERNELS],
 )
 def flavor(request: pytest.FixtureRequest) -> str:
-    """Return the name of a kernel with the hooks, and of the kernel of the Debian
-    installed here.
+    """Return the name of the kernel to test on: one with the hooks, and once the kernel of the
+    Debian that is installed here.
     """
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def folder(flavor: str) -> Iterator[Path]:
-    """Return a folder for the system, whose files belong to root."""
+    """Yield a folder for a Debian system; its files belong to root."""
     with folder_of_root("system") as path:
         yield path
 
 
 @pytest.fixture(scope="module")
 def system(folder: Path, flavor: str) -> System:
-    """Return a Debian with two services, on which mmpolicy is not installed."""
+    """Return a Debian system with two services, on which mmpolicy is not installed."""
     system = new_system(folder, flavor)
     for name in ("bound", "free"):
         system.put(f"etc/systemd/system/{name}.service", SERVICE)
@@ -127,13 +129,15 @@ def system(folder: Path, flavor: str) -> System:
 
 @pytest.fixture(scope="module")
 def before(system: System) -> set[str]:
-    """Return the list of all files of that Debian."""
+    """Return the list of all files in the Debian system before mmpolicy is installed."""
     return listing(system.run(LIST))
 
 
 @pytest.fixture(scope="module")
 def installed(system: System, before: set[str], folder: Path) -> System:
-    """Return the Debian with packages of a newer version than the one that other tests install."""
+    """Return the Debian system with packages of mmpolicy whose version is newer than that of the
+    packages that other tests install.
+    """
     system.run(f"dpkg -i {system.add(*packages(folder, '0.1.1'))} && {KEEP_BUILT.format('0.1.1')}")
     return system
 
@@ -142,8 +146,8 @@ def installed(system: System, before: set[str], folder: Path) -> System:
 def guest(
     request: pytest.FixtureRequest, system: System, before: set[str], flavor: str
 ) -> Iterator[Guest]:
-    """Return a guest with this Debian and the packages. Before, their newer version was removed,
-    which must leave no file.
+    """Yield a guest with this Debian system, in which mmpolicy's packages are installed. Before,
+    packages of a newer version are removed from it, which must leave no file.
     """
     if flavor == "patched" or FULL:
         request.getfixturevalue("installed").run("apt-get purge -q mmpolicy mmpolicy-dkms")
@@ -158,7 +162,7 @@ def guest(
 
 
 def folios(guest: Guest, unit: str) -> dict[str, int]:
-    """Return the folios that a service has printed at its start."""
+    """Return the folios that a service has printed when it started."""
     wait = f"for i in $(seq 600); do [ -s /run/{unit} ] && break; sleep 0.1; done"
     found = json.loads(must(guest, f"{wait}; cat /run/{unit}"))
     return {order: count for order, count in found.items() if order != "none"}
@@ -168,13 +172,15 @@ SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
 
 
 def started_again(guest: Guest, unit: str) -> dict[str, int]:
-    """Restart a service; return the folios that it gets."""
+    """Restart a service; return the folios that its memory gets."""
     must(guest, f"rm /run/{unit}; systemctl restart {unit}")
     return folios(guest, unit)
 
 
 def module_of(system: System, release: str) -> list[str]:
-    """Return kernel version and signer of the module that would be loaded on a release."""
+    """Return for the module that a kernel of this release would load: the kernel version it was
+    built for, and who signed it.
+    """
     fields = (f"modinfo -k {release} -F {field} mmpolicy" for field in ("vermagic", "signer"))
     text = system.run("; ".join(fields))
     return [text.split()[0], text.splitlines()[-1]]
@@ -184,8 +190,8 @@ def module_of(system: System, release: str) -> list[str]:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_another_kernel(installed: System) -> None:
-    """Another kernel of Debian can be installed, upgraded and removed; each installed kernel has a
-    signed module of its own.
+    """Another kernel of Debian can be installed, upgraded and removed while mmpolicy is installed.
+    Each installed kernel has a signed module of its own.
     """
     other, ours = debian_kernels()
     assert ours == installed.release
@@ -203,8 +209,8 @@ def test_another_kernel(installed: System) -> None:
 
 
 def test_boot(guest: Guest) -> None:
-    """After a boot, mmpolicy.service is active, and the policy decides only for the bound
-    service.
+    """After a boot of a system with the packages, mmpolicy.service is active, and the policy
+    decides only about the service that the manifest binds.
     """
     assert must(guest, "systemctl is-active mmpolicy mmpolicy-verify.timer") == "active\n" * 2
     assert must(guest, "systemctl --failed --plain --no-legend") == ""
@@ -213,8 +219,8 @@ def test_boot(guest: Guest) -> None:
 
 
 def test_restart(guest: Guest) -> None:
-    """After a restart, a service has a new cgroup, which has its policy from the first page on; a
-    service bound by `bind --unit`, too.
+    """After a restart, a service has a new cgroup. The policy of its profile decides there from the
+    first page on, also for a service that was bound by `bind --unit`.
 
     `log` lists the start, and `revert` applies to the new cgroup.
     """
@@ -247,8 +253,8 @@ until [ $(cat {KNOB}) = 60000 ] && [ ! -e /run/mmpolicy/knobs.json ]; do sleep 0
 
 
 def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
-    """If an experiment and its watchdog are killed at once, mmpolicy-restore.service restores the
-    knob.
+    """If an experiment and its watchdog are killed at the same moment, mmpolicy-restore.service
+    restores the knob that they have changed.
 
     The cgroup of both is frozen before the kill: otherwise the watchdog might restore the knob in
     the moment between.
@@ -262,8 +268,8 @@ def test_an_experiment_that_is_killed_as_a_whole(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_drift(guest: Guest) -> None:
-    """mmpolicy-verify fails while the state differs from the manifest, until that is
-    applied again.
+    """mmpolicy-verify.service fails while the settings differ from those of the manifest, and
+    succeeds after the manifest was applied again.
     """
     must(guest, "systemctl start mmpolicy-verify")
     must(guest, "mmpolicy set anon_order never")
@@ -274,8 +280,8 @@ def test_drift(guest: Guest) -> None:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_stop(guest: Guest) -> None:
-    """After a stop of mmpolicy.service, all is stock, and services still start. Its next start
-    binds them again.
+    """After mmpolicy.service is stopped, all policies are at stock, and services still start. The
+    next start of mmpolicy.service binds them again.
     """
     must(guest, "systemctl stop mmpolicy && [ ! -e /sys/module/mmpolicy ]")
     assert guest.run("systemctl is-active mmpolicy-verify.timer").out == "inactive\n"
@@ -287,7 +293,9 @@ def test_stop(guest: Guest) -> None:
 
 @pytest.fixture
 def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
-    """Load a policy in BPF on Debian's kernel by the helper of its package: it pins the module."""
+    """Install the package mmpolicy-bpf on the system with Debian's kernel, and load a BPF policy.
+    Its program keeps the module from being unloaded.
+    """
     if flavor == "cloud":
         (package,) = (path for path in dev("package", "--bpf") if "-bpf_" in path.name)
         must(guest, f"dpkg -i {system.add(package)}", timeout=600)
@@ -305,8 +313,8 @@ def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
     indirect=True,
 )
 def test_upgrade(guest: Guest, flavor: str) -> None:
-    """An upgrade while policies are active, one of them in BPF, goes to stock, loads the newer
-    module, and sets these policies again.
+    """If the packages are upgraded while policies are active, one of them in BPF, all policies go
+    to stock, the newer module is loaded, and the same policies are set again.
     """
     by_default = SMALL
     if flavor == "cloud":
@@ -326,7 +334,9 @@ def test_upgrade(guest: Guest, flavor: str) -> None:
 
 @pytest.fixture
 def tidy(guest: Guest) -> Iterator[Guest]:
-    """Return the guest in the state after installation; this state is restored at the end."""
+    """Yield the guest in the state after the installation of the packages, and restore this state
+    at the end.
+    """
     must(guest, "rm -f /etc/mmpolicy/50-web.toml; systemctl restart mmpolicy redis-server")
     yield guest
     must(guest, "systemctl -q stop load; mmpolicy reset")
@@ -334,21 +344,23 @@ def tidy(guest: Guest) -> Iterator[Guest]:
 
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_readme_for_one_service(tidy: Guest, tmp_path: Path) -> None:
-    """The steps of README.md for one service work with redis of Debian."""
+    """The steps of README.md for one service work with Debian's redis."""
     for_one_service(tidy, tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("flavor", ["patched"], indirect=True)
 def test_tutorial(tidy: Guest, tmp_path: Path) -> None:
-    """Each command of the tutorial prints the output shown, as typed by a new user after the
-    installation.
+    """Each command of the tutorial prints the output that the tutorial shows, if a new user types
+    them after the installation.
     """
     replay(tidy, "tutorial", tmp_path)
 
 
 def as_printed(guest: Guest, commands: list[str]) -> str:
-    """Run commands as a user would type them; end those that run for ever. Return their output."""
+    """Run commands as a user would type them, and return their output. Commands that run for ever,
+    such as those with --watch, are ended.
+    """
     watch = "cd /root; timeout -s INT 20 {}\ntrue"
     typed = ((watch if "--watch" in each else "cd /root; {}").format(each) for each in commands)
     return "".join(must(guest, each, timeout=900) for each in typed)
@@ -357,7 +369,9 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
 @pytest.mark.long
 @pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
-    """The commands of README.md that remove mmpolicy remove the module and each file."""
+    """The commands in README.md that remove mmpolicy remove the module and all of
+    mmpolicy's files.
+    """
     as_printed(guest, readme(IN_AND_OUT)[1])
     assert guest.run(f"ls -d {ROOT} /sys/module/mmpolicy /run/mmpolicy").rc
     assert started_again(guest, "bound") == SMALL
@@ -369,7 +383,9 @@ def test_out(guest: Guest, before: set[str]) -> None:
 @pytest.mark.parametrize("flavor", ["cloud"], indirect=True)
 @pytest.mark.flavor("cloud")
 def test_readme(guest: Guest) -> None:
-    """Five commands of README.md install mmpolicy on Debian's kernel, and a policy has effect."""
+    """The five commands in README.md that install mmpolicy work on Debian's kernel, and a policy
+    then takes effect.
+    """
     commands = readme(IN_AND_OUT)[0]
     assert len(commands) == 5
     text = as_printed(guest, commands)

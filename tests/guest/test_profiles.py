@@ -21,8 +21,8 @@ def names(guest: Guest) -> set[str]:
 
 
 def test_a_new_profile_is_stock(loaded: Guest) -> None:
-    """The files of a new profile have the values of the profile default after load. It has no point
-    of the whole host.
+    """The files of a new profile have the values that the default profile has after load. Hook
+    points that apply to the whole host exist only in the default profile.
     """
     must(loaded, f"echo web-1 >{CREATE}")
     assert names(loaded) == {"default", "web-1"}
@@ -32,7 +32,9 @@ def test_a_new_profile_is_stock(loaded: Guest) -> None:
 
 
 def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
-    """A profile has its own settings; they decide for no fault while nothing is bound to it."""
+    """Each profile has its own settings. They take effect on no fault as long as nothing is bound
+    to the profile.
+    """
     must(loaded, f"echo a >{CREATE} && echo fixed >{PROFILES}/a/anon_order/policy")
     must(loaded, f"echo 6 >{PROFILES}/a/anon_order/fixed/max_order")
     assert must(loaded, f"cat {PROFILES}/default/anon_order/fixed/max_order") == "4\n"
@@ -44,8 +46,8 @@ def test_profiles_have_settings_of_their_own(loaded: Guest) -> None:
 
 
 def test_names(loaded: Guest) -> None:
-    """A profile with an invalid name is not created; a valid name can be used once, and again when
-    its profile is deleted.
+    """A profile is not created if its name is invalid. A valid name can be used for one profile,
+    and again after this profile was deleted.
     """
     refused(poke(loaded, [Poke(CREATE, name, 1, ("EINVAL",)) for name in WRONG + TAKEN]))
     refused(poke(loaded, [Poke(CREATE, "x", 5000, ("EINVAL",))]))
@@ -62,7 +64,9 @@ def test_names(loaded: Guest) -> None:
 
 
 def test_there_are_at_most_128(loaded: Guest) -> None:
-    """There can be 128 profiles; another one fails with ENOSPC. A reset leaves only default."""
+    """There can be 128 profiles with the default one; to create another one fails with ENOSPC. A
+    reset deletes all but the default profile.
+    """
     pokes = [Poke(CREATE, f"p{i}", 1, ("" if i < 127 else "ENOSPC",)) for i in range(129)]
     refused(poke(loaded, pokes))
     assert len(names(loaded)) == 128
@@ -71,8 +75,8 @@ def test_there_are_at_most_128(loaded: Guest) -> None:
 
 
 def test_what_is_in_use_stays(loaded: Guest) -> None:
-    """A profile that a cgroup, a process or an experiment uses cannot be deleted, and default
-    never: the write fails with EBUSY.
+    """A profile that a cgroup, a process or an experiment uses cannot be deleted, and the default
+    profile never: the write fails with EBUSY.
     """
     must(loaded, f"for name in a b c; do echo $name >{CREATE}; done")
     must(loaded, f"mkdir /sys/fs/cgroup/t && stat -c %i /sys/fs/cgroup/t >{PROFILES}/a/cgroups")
@@ -90,7 +94,9 @@ def test_what_is_in_use_stays(loaded: Guest) -> None:
 
 
 def test_delete_while_files_are_open(loaded: Guest) -> None:
-    """If a profile is deleted while a process has a file of it open, the process gets an error."""
+    """If a profile is deleted while a process has one of its files open, the process gets an error
+    when it uses the file.
+    """
     must(loaded, f"echo a >{CREATE}")
     script = f"exec 3<>{PROFILES}/a/anon_order/policy; echo a >{DELETE}; echo never >&3; cat <&3"
     assert loaded.run(script).rc

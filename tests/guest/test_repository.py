@@ -25,14 +25,15 @@ pytestmark = [pytest.mark.flavor("cloud"), AMD64]
 
 SECONDS = 250.0  # rough duration of each test, for the schedule
 PAGES = 2048
-PLACE = "srv/mmpolicy"  # path of the repository in the system
+PLACE = "srv/mmpolicy"  # path of the package repository within the system
 YES = 'APT::Get::Assume-Yes "true";\n'
 BARE = """
 apt-get purge -q -y --autoremove dkms pahole gcc-12 cpp-12 make binutils || exit
 rm -rf /etc/apt/sources.list* && mkdir /etc/apt/sources.list.d
 for each in gcc cc make ld dkms; do ! command -v $each || exit; done
 """
-# Prints paths of mmpolicy that are left in the system, without places where the test puts files.
+# A script that prints the files of mmpolicy that are left in the system, except in places where the
+# test itself puts files.
 LEFT = r"""
 find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /srv -o -path /root -o -path /tmp \
     -o -path /etc/apt -o -path /usr/share/keyrings -o -path '/var/l*' -o -path /var/cache \
@@ -45,7 +46,7 @@ KERNEL = "linux-image-cloud-amd64"  # Debian's metapackage that depends on its n
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return a folder for the system and its keys, with a key for gpg."""
+    """Yield a folder for the system and its signing keys; gpg has a key in it."""
     with folder_of_root("repository") as path:
         gpg = path / "gpg"
         gpg.mkdir(mode=0o700)
@@ -57,7 +58,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def system(folder: Path) -> System:
-    """Return a Debian without a compiler, without sources for apt, and without a kernel."""
+    """Return a Debian system that has no compiler, no sources for apt, and no kernel."""
     (base,) = dev("root")
     kernel = Kernel.of_flavor("6.12", "cloud")
     assert kernel.modules
@@ -69,8 +70,8 @@ def system(folder: Path) -> System:
 
 
 def publish(system: System, folder: Path, *releases: str) -> Path:
-    """Put signed modules for these kernels into the repository of the system; return the
-    certificate of their key.
+    """Put signed modules for these kernel releases into the package repository of the system;
+    return the certificate of the key that has signed them.
     """
     private, certificate = folder / "module.priv", folder / "module.der"
     if not certificate.exists():
@@ -81,12 +82,12 @@ def publish(system: System, folder: Path, *releases: str) -> Path:
 
 
 def image(release: str) -> Path:
-    """Return the package with the image of a kernel."""
+    """Return the Debian package with the image of the kernel of this release."""
     return next(each for each in debian_kernels()[release] if each.name.startswith("linux-image"))
 
 
 def signer(system: System, release: str) -> str:
-    """Return the signer of the module that a kernel of this release would load."""
+    """Return who has signed the module that a kernel of this release would load."""
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
@@ -94,8 +95,8 @@ def signer(system: System, release: str) -> str:
     "before", [pytest.param(4, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.full)]
 )
 def test_five_commands(system: System, folder: Path, before: int) -> None:
-    """Five commands of docs/host.md install a signed module, which works under Secure Boot; after a
-    removal nothing is left.
+    """The five commands in docs/host.md install a signed module, which can be loaded under Secure
+    Boot. After mmpolicy was removed, no file of it is left.
 
     Most commands run before the boot, as apt is slow in an emulated guest.
     """
@@ -123,8 +124,8 @@ def test_five_commands(system: System, folder: Path, before: int) -> None:
 
 @pytest.mark.full
 def test_kernel_and_module_come_together(system: System, folder: Path) -> None:
-    """One upgrade installs a new kernel together with its module. A purge of mmpolicy leaves both
-    kernels and no module.
+    """One upgrade of the system installs a new kernel together with its module. A purge of mmpolicy
+    removes all modules, and leaves both kernels.
     """
     old, new = debian_kernels()
     place = system.folder / PLACE

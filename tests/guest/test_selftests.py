@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The kernel's own tests of mm and cgroups: each that passes at stock passes under each policy."""
+"""The kernel's own selftests of mm and cgroups: each test that passes at stock also passes under
+each policy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from .tools import POINT, THP, TURNS, back_to_boot, must, turn_policies
 pytestmark = pytest.mark.full
 
 BUILT = cache_dir() / "selftests" / SERIES
-# Tests that Linux 7.3 has and 6.12 lacks.
+# Programs of the kernel's selftests that Linux 7.3 has and 6.12 lacks.
 NEW = ("guard-regions", "merge", "prctl_thp_disable", "process_madv", "rmap", "uffd-wp-mremap")
 MM = (
     "compaction_test",
@@ -60,9 +62,10 @@ CGROUP = (
     "test_memcontrol",
     "test_pids",
 )
-# Tests that need soft-dirty bits, which only some kernels have.
+# Programs of the selftests that need soft-dirty bits, which only some kernels have.
 SOFT_DIRTY = ("cow", "mkdirty", "pagemap_ioctl", "soft-dirty")
-# Pairs of kernels without the hooks and with them; those with soft-dirty bits both have them.
+# A selftest runs on a pair of kernels, one without the hooks and one with them. In the pair for
+# soft-dirty bits, both kernels have them.
 CASES = [
     pytest.param(stock, flavor, folder, command, marks=pytest.mark.flavor(stock, flavor))
     for stock, flavor, folder, commands in (
@@ -75,19 +78,21 @@ CASES = [
 ]
 SIZES = "[136]*kB"  # 16, 32, 64, 128 and 1024
 
-# A line of TAP, without the figures in one name of pagemap_ioctl, which differ in each run.
+# A result line in TAP format. It leaves out the figures in one test name of pagemap_ioctl, which
+# differ in each run.
 TAP = re.compile(r"^(not ok|ok) \d+ (?:- )?(.*?)(?: \d+ \([\d.]+%\).*)?$")
 UFFD = re.compile(r"^Testing (.*)\.\.\. (done|failed|skipped)")
 KHUGEPAGED = re.compile(r"^Run test: (.*)$")
 VERDICT = re.compile(r"\.\.\. (OK|Fail)$")
 COLOURS = re.compile(r"\x1b\[\d+m")
-# Names of tests that expect folios as sysfs says; with a policy, anon_order decides instead.
+# Tests that expect folios of the sizes that sysfs enables. They do not apply under a policy, as
+# anon_order then decides instead.
 DECIDED = re.compile(r"^prctl_thp_disable_.*\.always\.|size=(?!4096,).*, private=true")
 
 
 def passed(output: str) -> Passed:
-    """Return the names of the tests that passed: without skipped ones, and without names that also
-    failed.
+    """Return the names of the selftests that passed. A name does not count if it was skipped, or
+    has also failed.
     """
     good: dict[str, bool] = {}
     test = ""
@@ -104,8 +109,8 @@ def passed(output: str) -> Passed:
 
 
 def run(guest: Guest, folder: str, command: str) -> Passed:
-    """Run a program of tests; return the names of those that passed. If it names none, return
-    "exit status 0" if that is its exit status.
+    """Run a program of selftests; return the names of the tests that passed. If the program prints
+    no names, return "exit status 0" if that is its exit status.
     """
     must(guest, "echo 32 >/proc/sys/vm/nr_hugepages")
     result = guest.run(f"cd {BUILT / folder} && ./{command} 2>/run/said", 900)
@@ -115,8 +120,8 @@ def run(guest: Guest, folder: str, command: str) -> Passed:
 
 
 def stock_results(guest: Guest, program: tuple[str, str]) -> tuple[Passed, Passed]:
-    """Return the tests that pass at stock with all sizes off, and those that also pass with the
-    kernel's default sizes.
+    """Return the selftests that pass at stock with all folio sizes off, and those that also pass
+    with the kernel's default sizes.
     """
     small = run(guest, *program)
     assert small, "nothing passes at stock"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""A shadow policy is called and counted, and changes no folio."""
+"""A shadow policy is called and its answers are counted, but it changes no folio."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from .tools import POINT, ROOT, THP, counters, folios, must, ops_command, switch
 DENSE = "map 4096 touch 0 4096 folios 0 4096"
 SPARSE = "map 4096 every 0 4096 16 folios 0 4096"
 POLICIES = ("adaptive", "fixed", "never", "vma_size")
-MORE = 60  # instructions that a shadow may add to a fault
+MORE = 60  # the most instructions that a shadow policy may add to a fault
 MIB, ROUNDS = 64, 8
-SAMPLES = 0.06  # relative error of estimates, as one fault in twelve is sampled
+# relative error of a shadow policy's estimates, as only one fault in twelve is sampled
+SAMPLES = 0.06
 
 
 def shadow(guest: Guest, policy: str, folder: str = POINT) -> None:
-    """Choose a shadow policy; folder: the point in a profile."""
+    """Choose a shadow policy, which is called but decides nothing. folder: the hook point in a
+    profile.
+    """
     must(guest, f"echo {policy} >{folder}/shadow")
 
 
 def asked(guest: Guest) -> int:
-    """Return the number of calls of the shadow policy of the profile default."""
+    """Return how often the shadow policy of the default profile was called."""
     return sum(n for name, n in counters(guest).items() if name.startswith("shadow_reason"))
 
 
 def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
-    """Run touch; return the estimate of the shadow policy per round, and the figures of the run
-    itself.
+    """Run the workload touch. Return what the shadow policy estimates for one round, and the
+    figures of the run itself.
     """
     before = counters(guest)
     found = touch(guest, pattern, MIB, ROUNDS)
@@ -48,8 +51,8 @@ def told(guest: Guest, pattern: str) -> tuple[Shadow, dict[str, float]]:
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize(("active", "order"), [("stock", 0), ("never", 0), ("fixed", 3)])
 def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> None:
-    """Folios are those of the active policy, whatever the shadow policy answers; pagemap
-    shows it.
+    """A program gets the folios of the active policy, whatever the shadow policy answers, as its
+    pagemap shows.
     """
     must(loaded, f"echo 3 >{POINT}/fixed/max_order; echo {active} >{POINT}/policy")
     must(loaded, f"echo 9 >{POINT}/adaptive/max_order; echo 9 >{POINT}/vma_size/max_order")
@@ -63,8 +66,8 @@ def test_no_folio_changes(loaded: Guest, name: str, active: str, order: int) -> 
 @pytest.mark.parametrize("pattern", ("forward", "backward", "every_64k", "random_quarter"))
 @pytest.mark.parametrize("name", ("fixed", "adaptive"))
 def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
-    """The faults and the memory that a shadow policy would save agree with a run in which the
-    policy is active.
+    """The faults and the memory that a shadow policy says it would save agree with a run in which
+    that policy is active.
     """
     must(loaded, f"echo 0 >{POINT}/min_available_percent")
     shadow(loaded, name)
@@ -81,8 +84,8 @@ def test_it_tells_what_would_be(loaded: Guest, name: str, pattern: str) -> None:
 
 
 def test_of_a_profile(loaded: Guest) -> None:
-    """The shadow policy of a profile is called only for processes of the profile, with its
-    knobs.
+    """The shadow policy of a profile is called only for processes of the profile, and with the
+    knobs of that profile.
     """
     profile = f"{ROOT}/profiles/try"
     must(loaded, f"echo try >{ROOT}/profiles/create; echo 5 >{profile}/anon_order/fixed/max_order")
@@ -103,7 +106,9 @@ def test_of_a_profile(loaded: Guest) -> None:
 
 @pytest.mark.parametrize("end", ("echo none >{POINT}/shadow", "echo 1 >{ROOT}/reset", "sleep 0.5"))
 def test_ends(loaded: Guest, end: str) -> None:
-    """A write, a reset or the end of the lease ends a shadow policy: it is no longer called."""
+    """A write, a reset or the end of the lease ends a shadow policy, which is then no longer
+    called.
+    """
     shadow(loaded, "adaptive")
     assert must(loaded, f"cat {ROOT}/state") == "active\n"
     if "sleep" in end:
@@ -117,14 +122,14 @@ def test_ends(loaded: Guest, end: str) -> None:
 
 
 def test_unload(loaded: Guest) -> None:
-    """The module can be unloaded while a shadow policy is called."""
+    """The module can be unloaded while a shadow policy is being called."""
     shadow(loaded, "adaptive")
     must(loaded, f"{ops_command(DENSE)} >/dev/null & rmmod mmpolicy; wait $!")
     assert folios(loaded, DENSE) == [{0: 4096}]
 
 
 def test_trace(loaded: Guest) -> None:
-    """The tracepoint shows each answer of a shadow policy."""
+    """The tracepoint mmpolicy_anon_shadow shows each answer of a shadow policy."""
     shadow(loaded, "fixed")
     event = "/sys/kernel/tracing/events/mmpolicy/mmpolicy_anon_shadow"
     must(loaded, f"echo 1 >{event}/enable; {ops_command(DENSE)}; echo 0 >{event}/enable")
@@ -134,8 +139,8 @@ def test_trace(loaded: Guest) -> None:
 
 
 def test_cost(all_machines: Machines) -> None:
-    """With a shadow policy, a fault takes at most MORE instructions more than under
-    `never` alone.
+    """With a shadow policy, a fault takes at most MORE instructions more than under `never` without
+    one.
     """
     all_machines.end()
     cases = [Case("forward", 64, 5), Case("every_64k", 64, 61), Case("random_quarter", 64, 15)]

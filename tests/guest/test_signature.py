@@ -25,7 +25,7 @@ NEW_KEY = "openssl req -new -x509 -nodes -newkey rsa:2048 -days 9 -outform DER"
 
 
 def key(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a private key and its certificate; return their files."""
+    """Make a private key and its certificate; return the files with both."""
     paths = folder / f"{name}.priv", folder / f"{name}.der"
     argv = [*NEW_KEY.split(), "-subj", f"/CN={name}/", "-keyout", str(paths[0])]
     subprocess.run([*argv, "-out", str(paths[1])], check=True, capture_output=True)
@@ -33,7 +33,9 @@ def key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def sign(kernel: Kernel, folder: Path, name: str) -> tuple[Path, Path]:
-    """Sign the module with a new key; return the signed module, and the certificate of the key."""
+    """Sign the module with a new key; return the file of the signed module, and the certificate of
+    the key.
+    """
     assert kernel.modules
     signed = folder / f"{name}.ko"
     (tool,) = kernel.image.parent.glob("root/usr/lib/linux-kbuild-*/scripts/sign-file")
@@ -52,7 +54,9 @@ def folder() -> Iterator[Path]:
 
 
 def refused(guest: Guest, why: str) -> None:
-    """Check that the kernel refuses the module, and that `doctor` says why and what to do."""
+    """Check that the kernel refuses to load the module, and that `doctor` says why and
+    what to do.
+    """
     assert guest.run("mmpolicy load").rc
     text = guest.run("mmpolicy doctor").out
     assert f"warn  signature   {why}\n      next: mokutil --import" in text
@@ -60,8 +64,8 @@ def refused(guest: Guest, why: str) -> None:
 
 @pytest.mark.long
 def test_who_has_signed(machines: Machines, folder: Path) -> None:
-    """A module that is not signed, or signed with an unknown key, is refused; with an enrolled key
-    it works.
+    """With signatures required, a module that is not signed, or signed with an unknown key, is
+    refused; one that is signed with an enrolled key is loaded.
     """
     kernel = Kernel.of_flavor("6.12", "cloud")
     known, certificate = sign(kernel, folder, "enrolled")

@@ -49,7 +49,9 @@ ORDERS = [f"huge_anon_orders_{mode}" for mode in ("always", "madvise", "inherit"
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Guest:
-    """Return a guest with Debian's kernel and two CPUs. If the kernel crashes, the guest ends."""
+    """Return a guest with Debian's kernel and two CPUs. If its kernel has an oops, the guest panics
+    and ends.
+    """
     guest = machines.get(stock, mem="1G", cpus=2, append="oops=panic")
     back_to_boot(guest)
     return guest
@@ -57,8 +59,8 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """Return a guest in which no size is enabled, and cgroup "a" is bound to profile "a", which is
-    at stock.
+    """Yield a guest in which sysfs enables no folio size, and the cgroup "a" is bound to the
+    profile "a", whose policies are at stock.
     """
     must(loaded, f"{NOTHING_GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     must(loaded, bind("a", "a"))
@@ -73,15 +75,17 @@ def given(loaded: Guest) -> Iterator[Guest]:
 
 @pytest.fixture
 def on(given: Guest) -> Guest:
-    """Return the guest of `given` with a policy in "a" that gives 64 kB."""
+    """Return the guest of `given`; the profile "a" has a policy that gives 64 kB folios, which
+    opens this size in the kernel.
+    """
     must(given, ON)
     assert is_on(given)
     return given
 
 
 def is_on(guest: Guest) -> bool:
-    """Return whether a process in "a" gets the folios of its policy. Otherwise it must get single
-    pages, as an unbound process.
+    """Return whether a process in the cgroup "a" gets the folios of its policy. If it does not, it
+    must get single pages, as an unbound process does.
     """
     found = inside(guest, "a", DENSE)
     assert found in (CLOSED, [{4: 16384}])
@@ -89,8 +93,8 @@ def is_on(guest: Guest) -> bool:
 
 
 def closed(guest: Guest, event: str = ":") -> int:
-    """Let an event happen, and check that an unbound process then gets single pages. Return the
-    exit status of the event's command.
+    """Run the command of an event, and check that an unbound process gets single pages afterwards,
+    so that no folio size is open for it. Return the exit status of the command.
     """
     found = guest.run(f"{event}\nstatus=$?; {SETTLED}; {ops_command(DENSE)} || exit; exit $status")
     assert '{"0": 16384, "none": 0}' in found.out, found.out
@@ -98,7 +102,9 @@ def closed(guest: Guest, event: str = ":") -> int:
 
 
 def is_over(guest: Guest) -> None:
-    """Check that all policies can be ended, so that no function is hooked, and chosen again."""
+    """Check that all policies can be set to stock, after which no function is hooked, and that they
+    can then be chosen again.
+    """
     must(guest, ALL_OFF)
     assert closed(guest) == 0
     assert "mmp" not in must(guest, f"cat {ENABLED}")
@@ -111,8 +117,8 @@ def is_over(guest: Guest) -> None:
 
 
 def test_ftrace_is_off_before(given: Guest) -> None:
-    """If ftrace was turned off before, the policy is refused with a reason. On a kernel where
-    ftrace cannot be turned off, the policy is on.
+    """If ftrace was turned off before a policy is chosen, the policy is refused with a reason. On a
+    kernel where ftrace cannot be turned off, the policy is on.
     """
     off = given.run(f"echo 0 >{FTRACE_ENABLED}").rc == 0
     try:
@@ -142,7 +148,7 @@ def test_ftrace_is_turned_off_meanwhile(on: Guest) -> None:
 
 @pytest.fixture
 def dying(machines: Machines, on: Guest) -> Iterator[Guest]:
-    """Return a guest in which ftrace stays broken; the guest is ended after the test."""
+    """Yield a guest in which the test breaks ftrace for good; the guest is ended after the test."""
     yield on
     machines.end()
 
@@ -154,8 +160,8 @@ LOADS = "for i in 1 2 3; do modprobe loop && modprobe -r loop || exit; done"
 
 @pytest.mark.parametrize("end", (f"echo 1 >{ROOT}/reset", OFF, "rmmod mmpolicy"))
 def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
-    """If ftrace shuts down while a policy is on, no size stays open. The module stays loaded as
-    long as the kernel still calls it.
+    """If ftrace shuts down by itself while a policy is on, no folio size stays open for unbound
+    processes. The module stays loaded as long as the kernel still calls it.
     """
     assert closed(dying, "modprobe mmpolicy_meddle kill=1") == 0
     for job in [
@@ -172,15 +178,15 @@ def test_ftrace_dies_meanwhile(dying: Guest, end: str) -> None:
     dying.check()
 
 
-# khugepaged, which the kernel starts and stops when sizes are written
+# khugepaged, which the kernel starts and stops when a file of a folio size is written
 
 RUNNING = "pgrep -xc khugepaged; cat /proc/sys/vm/min_free_kbytes"
 WRITES = f"for mode in madvise never; do echo $mode >{THP}/hugepages-2048kB/enabled; done"
 
 
 def test_kprobes_are_off(given: Guest) -> None:
-    """With kprobes turned off, khugepaged runs as sysfs says, although the module is loaded: it
-    does not rely on kprobes.
+    """khugepaged runs as sysfs says although the module is loaded and kprobes are turned off,
+    because the module does not need kprobes for this.
     """
     must(given, WRITES)
     before = given.run(RUNNING).out
@@ -199,7 +205,9 @@ def test_kprobes_are_off(given: Guest) -> None:
 
 @pytest.mark.long
 def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
-    """After many writes to sizes while policies begin and end, khugepaged runs as sysfs says."""
+    """After many writes to the files of folio sizes while policies begin and end, khugepaged runs
+    as sysfs says.
+    """
     jobs = [given.start(f"while :; do {WRITES}; done") for _ in range(3)]
     try:
         must(given, f"for i in $(seq 8); do {ON}; {OFF}; done", 120)
@@ -215,7 +223,7 @@ def test_khugepaged_after_a_storm_of_writes(given: Guest) -> None:
 
 
 def hooked(guest: Guest) -> list[str]:
-    """Return the names of the functions that the module hooks now."""
+    """Return the names of the kernel functions that the module hooks now."""
     text = must(guest, f"cat {ENABLED}")
     return re.findall(r"^(\S+) .*\n\s+direct-->mmp", text, re.MULTILINE)
 
@@ -225,8 +233,8 @@ LINES = "dmesg | grep -c ' mmpolicy: '; true"
 
 @pytest.mark.long
 def test_a_site_is_patched_away(on: Guest) -> None:
-    """If the hook of any function is patched away, the sizes close, and the log has one line about
-    it.
+    """If the hook of any function is patched away, the module closes the folio sizes that it has
+    opened, and the log has one line about it.
     """
     for function in hooked(on):
         before = int(must(on, LINES))
@@ -245,8 +253,8 @@ def test_a_site_is_patched_away(on: Guest) -> None:
 
 @contextmanager
 def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
-    """Attach a BPF program to a function, for a `with` block; yield its job, or None if the kernel
-    refuses it.
+    """Attach a BPF program (fentry) to a kernel function, for a `with` block; yield the job that
+    holds it, or None if the kernel refuses it.
     """
     job = guest.start(f"exec {workload('fentry')} {function}")
     must(guest, f"until [ -s {job.path}.out ]; do sleep 0.02; done")
@@ -259,8 +267,8 @@ def fentry(guest: Guest, function: str) -> Iterator[Job | None]:
 
 @contextmanager
 def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
-    """Load a livepatch of a function, for a `with` block; yield True, or None if the kernel refuses
-    it.
+    """Load a livepatch of a kernel function, for a `with` block; yield True, or None if the kernel
+    refuses it.
     """
     found = guest.run(f"modprobe mmpolicy_livepatch function={function}")
     assert not found.rc or "busy" in found.out.lower()
@@ -273,21 +281,23 @@ def livepatch(guest: Guest, function: str) -> Iterator[bool | None]:
 
 
 def variables(guest: Guest) -> str:
-    """Return the values of the kernel's variables that hold the enabled sizes, as text."""
+    """Return, as text, the values of the kernel variables in which the enabled folio sizes are
+    stored.
+    """
     return must(guest, f"/usr/bin/python3 {WORDS} {' '.join(ORDERS)}")
 
 
 def opened(guest: Guest) -> set[int]:
-    """Return the orders that the kernel would request now. As the administrator has enabled none,
-    the module has opened them.
+    """Return the orders that the kernel would request now for a fault. The administrator has
+    enabled none, so these are the orders that the module has opened.
     """
     word = int(variables(guest).split()[1], 16)
     return {order for order in range(32) if word >> order & 1}
 
 
 def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
-    """A policy opens only orders that it may answer, up to its max_order: with a lower max_order,
-    not that of 2 MB.
+    """A policy opens only orders that it may answer, up to its max_order. With a max_order below 9,
+    the order of 2 MB is not opened.
     """
     assert opened(given) == set()
     for policy, cap in ("fixed", 4), ("adaptive", 9), ("vma_size", 2):
@@ -299,13 +309,13 @@ def test_only_what_a_policy_may_answer_is_open(given: Guest) -> None:
 
 
 def choose(guest: Guest, point: str) -> bool:
-    """Choose a policy of profile "a" at a point; return whether the kernel refuses it."""
+    """Choose a policy in the profile "a" at a hook point; return whether the kernel refuses it."""
     return bool(guest.run(f"echo {AT_POINTS[point]} >{ROOT}/profiles/a/{point}/policy").rc)
 
 
 def functions_of(guest: Guest, every: bool) -> dict[str, str]:
-    """Return the point of each hooked function, by its name. Without `every`, only one function of
-    each point.
+    """Return the hook point of each hooked function, by the name of the function. If `every` is
+    False, return only one function for each point.
     """
     found: dict[str, str] = {}
     for point in AT_POINTS:
@@ -319,15 +329,18 @@ def functions_of(guest: Guest, every: bool) -> dict[str, str]:
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.full)], ids=("few", "every"))
 def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
-    """Return one function of each point, or with --full every function, with its point."""
+    """Return one hooked function for each hook point, or with --full every function, with its
+    point.
+    """
     return functions_of(given, request.param)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("other", (fentry, livepatch))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
-    """If another user has hooked a function first, a policy of its point is refused, no variable of
-    the kernel changes, and later the policy can be chosen.
+    """If another user, such as a BPF program, has hooked a function first, a policy of the
+    function's hook point is refused, and no variable of the kernel changes. When the other user is
+    gone, the policy can be chosen.
     """
     before = variables(given)
     for function, point in functions.items():
@@ -345,8 +358,8 @@ def test_others_came_first(given: Guest, functions: dict[str, str], other: type)
 
 @pytest.mark.parametrize("other", (fentry, pytest.param(livepatch, marks=pytest.mark.long)))
 def test_others_come_second(given: Guest, functions: dict[str, str], other: type) -> None:
-    """If another user comes while a policy is on, either it is refused, or it is accepted and the
-    policy ends.
+    """If another user, such as a BPF program, hooks a function while a policy is on, either it is
+    refused, or it is accepted and the policy ends.
     """
     for function, point in functions.items():
         assert not choose(given, point)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point compact on Debian's own kernel, by ftrace: which compactions it decides, and what it
-counts.
+"""The hook point compact on Debian's own kernel, where the module hooks functions by ftrace: which
+compactions the policy decides about, and what the module counts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ guest = test_stock_kernel.guest
 
 
 def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
-    """In memory where compaction hardly succeeds, `budget` scans less than a third of what stock
-    scans. The module's counters agree with the kernel's.
+    """In memory where compaction hardly succeeds, the kernel scans less than a third as many pages
+    under `budget` as at stock. The module's counters agree with those of the kernel.
     """
     command = test_compact.CASES["hopeless"].command(1)
     scanned = {}
@@ -42,20 +42,22 @@ def test_budget_stops_scanning(machines: Machines, stock: str) -> None:
     for kind in "migrate_scanned", "free_scanned":
         assert counted[kind] == found[kind]
     assert scanned["stock"] > 500_000
-    # a rough limit: the budget grows with time, which is real here; test_compact.py has the exact
-    # one
+    # A rough limit, as the budget grows with time, which is real in this guest; test_compact.py has
+    # the exact limit.
     assert scanned["budget"] < scanned["stock"] / 3
     machines.end()
 
 
 def test_last_priority_is_never_held_back(machines: Machines, stock: str) -> None:
-    """On this kernel, an attempt at the last priority of compaction is never skipped."""
+    """On Debian's kernel, no policy makes the kernel skip an attempt at the last priority of
+    compaction.
+    """
     test_compact.check_last_priority(machines, stock)
 
 
 def test_others_are_not_asked(loaded: Guest) -> None:
-    """Compaction by the administrator asks no policy: it works, and no counter of the
-    point moves.
+    """Compaction that the administrator starts by /proc/sys/vm/compact_memory asks no policy: it
+    works, and no counter of the hook point changes.
     """
     must(loaded, f"echo budget >{compact.POINT}/policy")
     before = vmstat(loaded, "compact_free_scanned")

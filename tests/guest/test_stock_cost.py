@@ -26,7 +26,8 @@ SECONDS = 20.0  # rough duration of each test, for the schedule
 
 FORWARD, SPARSE = Case("forward", 64, 21), Case("every_64k", 64, 40)
 RANDOM = Case("random_quarter", 64, 5)
-# Patterns where `adaptive` saves nothing, with its cost on Debian's kernel from docs/measured.md.
+# Access patterns on which `adaptive` saves nothing, with its cost on Debian's kernel relative to
+# all sizes off, from docs/measured.md.
 LITTLE_SAVED = {
     SPARSE: 1.021,
     RANDOM: 1.021,
@@ -38,8 +39,11 @@ PATTERNS = [
     *(Case(name, 128, 3) for name in ("in_turn", "random_32k", "clusters")),
     *(case for case in LITTLE_SAVED if case != SPARSE),
 ]
-CHANGES = Case("dense_sparse", 256, 3)  # large, as noticing the change wastes one folio
-# Cost of policies of 64 kB on Debian's kernel, from docs/measured.md; 1 is that of 64 kB in sysfs.
+# a large area, so that the one folio that `adaptive` wastes until it notices the change is a small
+# part
+CHANGES = Case("dense_sparse", 256, 3)
+# Cost of a program under policies of 64 kB on Debian's kernel, from docs/measured.md; 1 is its cost
+# with 64 kB enabled in sysfs.
 LARGE = {"fixed": 1.024, "adaptive": 1.037}
 SETS = {
     "off": "",
@@ -49,7 +53,8 @@ SETS = {
     "fixed": f"echo 4 >{POINT}/fixed/max_order; echo fixed >{POINT}/policy",
     "adaptive": f"echo 4 >{POINT}/adaptive/max_order; echo adaptive >{POINT}/policy",
 }
-# For each state the cases that are measured in it; FORWARD alone if it is not named.
+# For each setting of SETS the cases that are measured with it; a setting that is not named is
+# measured with FORWARD alone.
 CASES_OF = {
     "off": [FORWARD, SPARSE, *PATTERNS, CHANGES],
     "neighbour": [FORWARD, SPARSE],
@@ -57,8 +62,9 @@ CASES_OF = {
     "adaptive": [FORWARD, SPARSE, *PATTERNS, CHANGES],
 }
 
-# For the other points a workload, its setup, and a policy that changes nothing in the workload.
-# Folios of 32 kB come from lists of the CPU, so that each allocation takes as long.
+# For two hook points other than anon_order: a workload, its setup, and a policy that changes
+# nothing in the workload. Folios of 32 kB come from lists of the CPU, so that each allocation takes
+# as long.
 ELSEWHERE = {
     "thp_gfp": ("large 2000", f"{stock_size(32)}; echo always >{THP}/defrag", "relaxed"),
     "madv_free": ("free 5000", ":", "cap"),
@@ -69,7 +75,8 @@ WHO = {
     "on": f"echo {{1}} >{ROOT}/profiles/default/{{0}}/policy",
 }
 
-# States that one guest goes through in this order; costs are compared with "before".
+# States that one guest goes through in this order. The cost of a fault in each is compared with
+# that before the module is loaded ("before").
 STATES = {
     "before": ":",
     "loaded": "modprobe mmpolicy",
@@ -80,14 +87,14 @@ WHILE_OFF = [Case("forward", 64, 11), Case("brk", 64, 5)]
 
 
 def begin(guest: Guest, setup: str) -> None:
-    """Load the module, make profile and cgroup "a", and run the commands of `setup`."""
+    """Load the module, make the profile "a" and the cgroup "a", and run the commands of `setup`."""
     back_to_boot(guest)
     must(guest, f"modprobe mmpolicy; echo a >{ROOT}/profiles/create; mkdir -p {TOP}/a; {setup}")
 
 
 def take_off(guest: Guest, way: str) -> Iterator[Sample]:
-    """Yield samples of each state of STATES: before the module is loaded, while it is off, and
-    after its unload.
+    """Yield the cost of faults in each state of STATES: before the module is loaded, while all
+    policies are off, and after the module was unloaded.
     """
     back_to_boot(guest)
     must(guest, f"{workload('touch')} forward 64")
@@ -98,7 +105,7 @@ def take_off(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
-    """Yield the instructions of an operation at each of the other points."""
+    """Yield how many instructions an operation takes at each hook point of ELSEWHERE."""
     for point, (words, needs, policy) in ELSEWHERE.items():
         for who, setup in WHO.items():
             begin(guest, f"{needs}; {setup.format(point, policy)}")
@@ -107,7 +114,9 @@ def take_elsewhere(guest: Guest, way: str) -> Iterator[Sample]:
 
 
 def take(guest: Guest, way: str) -> Iterator[Sample]:
-    """Yield all samples of a kernel; way: "ftrace" or "hooks", which begins the names of arms."""
+    """Yield all samples of a kernel. way: how functions are hooked, "ftrace" or "hooks"; the names
+    of arms begin with it.
+    """
     if way == "ftrace":
         yield from take_off(guest, way)
     for name, setup in SETS.items():
@@ -130,8 +139,8 @@ PAIRS = {"debian": ("cloud", "patched"), "lean": ("traced", "patched")}
     ],
 )
 def costs(all_machines: Machines, request: pytest.FixtureRequest) -> Repeated:
-    """Return the samples of a kernel without the hooks and of one with them. The names of arms have
-    both parts, such as "ftrace never".
+    """Return a measurement on a pair of kernels, one without the hooks and one with them. The names
+    of arms have two parts, such as "ftrace never".
     """
 
     def take_both(_: frozenset[str]) -> Results:
@@ -154,8 +163,8 @@ def fault(costs: Results, arm: str, case: Case) -> float:
 @pytest.mark.parametrize("case", WHILE_OFF, ids=Case.name)
 @pytest.mark.parametrize("state", ("loaded", "reset", "unloaded"))
 def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
-    """A module that is loaded, reset or unloaded costs nothing, compared with the time before its
-    load.
+    """A module whose policies are off costs a fault nothing, compared with the time before it was
+    loaded: not after the load, not after a reset, and not after the unload.
     """
 
     def of_before(run: Results) -> float:
@@ -166,7 +175,8 @@ def test_off_costs_nothing(costs: Repeated, state: str, case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "noise"), [(FORWARD, NOISE), (SPARSE, 0.005)])
 def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> None:
-    """While a cgroup has a policy, a fault outside of it costs at most 2 % more.
+    """While a cgroup has a policy, a fault of a process outside of the cgroup costs at most 2 %
+    more.
 
     Sparse access has more noise, by the lists of free pages, and one fault in 32 asks twice.
     """
@@ -180,8 +190,8 @@ def test_what_a_neighbour_pays(costs: Repeated, case: Case, noise: float) -> Non
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
-    """With ftrace, a fault that gets a large folio takes at most 240 instructions more than with
-    the hooks.
+    """On a kernel without the hooks, where the module uses ftrace, a fault that gets a large folio
+    takes at most 240 instructions more than on a kernel with the hooks.
 
     The whole fault takes some 13,500.
     """
@@ -198,8 +208,8 @@ def test_what_a_call_costs(costs: Repeated, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", LARGE)
 def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
-    """A program that fills its memory in order costs about as much under a policy of 64 kB as with
-    64 kB enabled in sysfs.
+    """A program that fills its memory in order costs about as much under a policy that gives 64 kB
+    folios as with 64 kB enabled in sysfs.
     """
 
     def of_given(run: Results) -> float:
@@ -209,15 +219,15 @@ def test_what_large_folios_cost(costs: Repeated, policy: str) -> None:
     costs.hold(limit + 2 * NOISE, of_given, f"ticks of {FORWARD.name()}, {policy}")
 
 
-# Higher limits on Debian's kernel, where locks and walks of page tables take more instructions.
+# On Debian's kernel the limit is higher, as locks and walks of page tables take more instructions.
 ON_DEBIAN = {("madv_free", "on"): 140}
 
 
 @pytest.mark.parametrize("who", ("on", "neighbour"))
 @pytest.mark.parametrize("point", ELSEWHERE)
 def test_what_a_call_costs_elsewhere(costs: Repeated, point: str, who: str) -> None:
-    """With ftrace, a call at the other points takes at most 50 instructions more than with the
-    hooks.
+    """On a kernel without the hooks, where the module uses ftrace, a call at the hook points
+    thp_gfp and madv_free takes at most 50 instructions more than on a kernel with the hooks.
     """
 
     def beyond(run: Results) -> float:
@@ -243,8 +253,8 @@ EACH = [name for case in (FORWARD, SPARSE, *PATTERNS, CHANGES) for name in names
 
 @pytest.mark.parametrize("name", EACH)
 def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
-    """`adaptive` saves and costs as much with ftrace as with the hooks: instructions, memory and
-    faults, each compared with all sizes off.
+    """With ftrace as with the hooks, `adaptive` saves and costs the same, each compared with all
+    sizes off: instructions, memory and faults.
     """
 
     def beyond(key: str) -> Callable[[Results], float]:
@@ -259,7 +269,7 @@ def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
     def faults_differ_by(run: Results) -> float:
         return abs(1 - run.ratio("ftrace adaptive", "hooks adaptive", name, "faults"))
 
-    # Half of a pattern is little work, so it has noise. every_64k has it, too: three runs were
+    # These cases have noise: half of a pattern is little work, and for every_64k three runs gave
     # 1.011, 1.020 and 1.022.
     noise = 0.005 if ".2 " in name or name.startswith("every_64k") else NOISE
     on_debian = costs.run().about["pair"] == "debian"
@@ -270,8 +280,8 @@ def test_adaptive_is_as_by_the_hooks(costs: Repeated, name: str) -> None:
 
 @pytest.mark.parametrize("case", LITTLE_SAVED, ids=Case.name)
 def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case) -> None:
-    """On sparse access, `adaptive` costs what docs/measured.md says, and takes no more memory than
-    with all sizes off.
+    """On sparse access, `adaptive` costs as much as docs/measured.md says, and a program has no
+    more memory than with all sizes off.
     """
 
     def of_off(key: str) -> Callable[[Results], float]:
@@ -284,7 +294,7 @@ def test_what_adaptive_costs_where_it_saves_nothing(costs: Repeated, case: Case)
 
 @pytest.mark.parametrize("case", (FORWARD, RANDOM), ids=Case.name)
 def test_what_never_costs(costs: Repeated, case: Case) -> None:
-    """Under `never`, a fault costs at most 5 % more than with all sizes off."""
+    """Under `never`, a fault costs at most 5 % more than in a kernel with all sizes off."""
 
     def of_off(run: Results) -> float:
         return run.ratio("ftrace never", "ftrace off", case.name(), "ticks")
@@ -293,7 +303,9 @@ def test_what_never_costs(costs: Repeated, case: Case) -> None:
 
 
 def test_dense_then_sparse(costs: Repeated) -> None:
-    """When access becomes sparse, `adaptive` takes at most 2 % more memory than single pages do."""
+    """When the access of a program becomes sparse, the program takes at most 2 % more memory under
+    `adaptive` than with single pages.
+    """
 
     def of_off(run: Results) -> float:
         return run.ratio("ftrace adaptive", "ftrace off", names_of(CHANGES)[1], "kb")

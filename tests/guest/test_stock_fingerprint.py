@@ -44,7 +44,9 @@ MACHINES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(params=MACHINES)
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return what to request for a guest with another CPU model."""
+    """Return what to request for a guest with another CPU model, whose kernel patches its own code
+    differently at boot.
+    """
     model, needs = MACHINES[request.param]
 
     def accelerator(*args: Any) -> str:
@@ -55,7 +57,7 @@ def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def known(guest: Guest) -> None:
-    """Check that the module knows this kernel as a build that was tested."""
+    """Check that the module recognises the running kernel as a build that was tested."""
     release = must(guest, "uname -r")
     assert must(guest, f"cat {ROOT}/kernel_tested") == release
     assert must(guest, f"cat {ROOT}/points/anon_order") == "available\n"
@@ -63,7 +65,9 @@ def known(guest: Guest) -> None:
 
 @BY_BUILD_ID
 def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -> None:
-    """The kernel is recognised however it patches its own code at boot, and while it is traced."""
+    """The module recognises the kernel by its fingerprint however the kernel patches its own code
+    at boot, and while its functions are traced.
+    """
     machines.end()  # a guest that runs may have another CPU
     guest = machines.get(stock, accel="tcg", **machine)
     must(guest, "modprobe mmpolicy")
@@ -84,7 +88,7 @@ def test_each_machine(machines: Machines, stock: str, machine: dict[str, Any]) -
 
 @pytest.fixture
 def alone(machines: Machines, stock: str) -> Iterator[Guest]:
-    """Return a guest for this test alone: its kernel may be left changed."""
+    """Yield a guest that only this test uses, as the test may leave its kernel changed."""
     machines.end()
     yield machines.get(stock, cpus=2)
     machines.end()
@@ -92,8 +96,8 @@ def alone(machines: Machines, stock: str) -> Iterator[Guest]:
 
 @pytest.fixture
 def changed(alone: Guest) -> Guest:
-    """Return a guest with one instruction changed in a function of its kernel that nothing calls
-    here.
+    """Return a guest in whose kernel one instruction was changed, in a function that nothing calls
+    during the test.
     """
     must(alone, "modprobe mmpolicy_meddle change=madvise_collapse")
     return alone
@@ -101,8 +105,8 @@ def changed(alone: Guest) -> Guest:
 
 @BY_BUILD_ID
 def test_a_function_that_is_another_one(changed: Guest) -> None:
-    """If a function of the kernel has changed, anon_order is refused, except with untested=1, and
-    each report says so.
+    """If a function of the kernel is not that of the tested build, policies of anon_order are
+    refused, except with untested=1, and each report says so.
     """
     must(changed, "modprobe mmpolicy")
     fingerprint = must(changed, FINGERPRINT).strip()
@@ -138,15 +142,15 @@ RENAMED = {
 }
 
 
-# The module without BTF types: the kernel would check them against its own, of which one is
-# changed, and refuse the module.
+# The module file without its BTF types. With them, the kernel would compare them with its own
+# types, of which the test changes one, and refuse the module.
 PLAIN = "/run/plain/mmpolicy.ko"
 MAKE_PLAIN = f"mkdir /run/plain; objcopy -R .BTF -R .BTF.base $(modinfo -n mmpolicy) {PLAIN}"
 
 
 def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
-    """If one letter in a name of the kernel's types is changed, the point that needs the name is
-    refused, with the reason.
+    """If one letter in a name of the kernel's types is changed, the hook point that needs the name
+    is refused, with the reason.
     """
     files = f"grep . {ROOT}/points/*"
     must(alone, f"{MAKE_PLAIN}; modprobe mmpolicy")
@@ -165,8 +169,8 @@ def test_a_prototype_or_a_member_that_is_another_one(alone: Guest) -> None:
 
 
 def test_types_of_a_newer_kind(machines: Machines, stock: str) -> None:
-    """If the kernel's types have one of an unknown kind, those behind it cannot be read, so each
-    point is refused with this reason.
+    """If one of the kernel's types is of an unknown kind, the types behind it cannot be read, so
+    each hook point is refused with this reason.
     """
     guest = machines.get(stock, cpus=2)
     must(guest, "modprobe mmpolicy_meddle newer=1; modprobe mmpolicy")

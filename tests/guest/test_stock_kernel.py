@@ -49,13 +49,15 @@ ASKED = "map 4096 madvise 0 4096 14 touch 0 4096 folios 0 4096"  # MADV_HUGEPAGE
 HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 SIZES = f"grep . {THP}/enabled {THP}/hugepages-*/enabled"
 ASKS = "__thp_vma_allowable_orders"
-# Each size has another setting; "inherit" follows `enabled`, which is madvise.
+# Gives each folio size another setting in sysfs. "inherit" means the setting of
+# transparent_hugepage/enabled, which is madvise.
 GIVEN = f"""
 echo always >{THP}/hugepages-32kB/enabled
 echo madvise >{THP}/hugepages-128kB/enabled
 echo inherit >{THP}/hugepages-512kB/enabled
 """
-STOCK: list[Pages] = [{3: 4096}, {9: 4096}]  # plain memory, and memory with MADV_HUGEPAGE
+# folios at stock under these settings: of memory without advice, and of memory with MADV_HUGEPAGE
+STOCK: list[Pages] = [{3: 4096}, {9: 4096}]
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def guest(machines: Machines, stock: str) -> Guest:
     return guest
 
 
-# Imported tests that are left out, as they count instructions in a guest of their own.
+# Imported tests that do not run here, as they count instructions in a guest of their own.
 NOT_HERE = {
     "test_depth_costs_nothing",
     "test_number_costs_nothing",
@@ -83,14 +85,16 @@ two, arms = test_bindings.two, test_experiment.arms
 
 
 def both(guest: Guest) -> list[Pages]:
-    """Return the folios of a process without a policy: of plain memory, and with MADV_HUGEPAGE."""
+    """Return the folios that a process without a policy gets: for memory without advice, and for
+    memory with MADV_HUGEPAGE.
+    """
     return [*folios(guest, DENSE), *folios(guest, ASKED)]
 
 
 @contextmanager
 def neighbours(guest: Guest) -> Iterator[None]:
-    """Run processes of both kinds repeatedly during a `with` block; each time they must get the
-    folios of STOCK.
+    """Run processes without a policy again and again during a `with` block, some of them with
+    MADV_HUGEPAGE. Each of them must get the folios that it gets at stock.
     """
     both_again = f"{ops_command(DENSE)} && {ops_command(ASKED)}"
     job = guest.start(f"rm -f /run/over; until [ -e /run/over ]; do {both_again} || exit; done")
@@ -105,8 +109,8 @@ def neighbours(guest: Guest) -> Iterator[None]:
 
 
 def is_over(guest: Guest, sizes: str) -> None:
-    """Check that no function is hooked, that sysfs has its former text, and that all processes get
-    folios by it.
+    """Check that nothing of a policy is left: no function is hooked, sysfs has the former settings
+    of folio sizes, and all processes get folios by these settings.
     """
     assert "mmp" not in must(guest, HOOKED)
     assert must(guest, SIZES) == sizes
@@ -115,7 +119,9 @@ def is_over(guest: Guest, sizes: str) -> None:
 
 @pytest.fixture
 def given(loaded: Guest) -> Iterator[Guest]:
-    """Return a guest with some sizes enabled, a cgroup "a", and a profile "a", not yet bound."""
+    """Yield a guest in which some folio sizes are enabled, with a cgroup "a" and a profile "a",
+    which is not bound to it yet.
+    """
     must(loaded, f"{GIVEN}\nmkdir -p {TOP}/a && echo a >{ROOT}/profiles/create")
     assert both(loaded) == STOCK
     yield loaded
@@ -126,15 +132,17 @@ ON = f"echo adaptive >{ROOT}/profiles/a/anon_order/policy && {bind('a', 'a')}"
 
 
 def on(guest: Guest) -> str:
-    """Bind the cgroup "a" to `adaptive`; return the sizes in sysfs as they were before."""
+    """Bind the cgroup "a" to a profile with the policy `adaptive`. Return the settings of folio
+    sizes in sysfs, as they were before.
+    """
     sizes = must(guest, SIZES)
     must(guest, ON)
     assert is_large(inside(guest, "a")[0])
     return sizes
 
 
-# Answers in advance: after many sparse faults, the module decides for single pages without being
-# asked at each fault
+# Pages in advance: after many sparse faults, the module decides for single pages without asking the
+# policy at each fault
 
 PAGES = "sed -n 's/^requested_order_0 //p' /sys/kernel/debug/mmpolicy/default/anon_order/stats"
 IN_ADVANCE = """
@@ -150,8 +158,9 @@ sh touch 16384 20480 folios 16384 20480
 def test_a_page_in_advance_is_for_plain_memory_alone(
     given: Guest, policy: str, locked: int
 ) -> None:
-    """After 512 sparse faults, memory with MADV_HUGEPAGE, locked memory and memory at stock still
-    get their own sizes.
+    """After 512 sparse faults, the module gives single pages in advance, but not to memory with
+    MADV_HUGEPAGE, to locked memory, or to memory of a process at stock: they still get their own
+    sizes.
     """
     must(given, f"echo always >{THP}/hugepages-64kB/enabled; echo {policy} >{POINT}/policy")
     before = int(must(given, PAGES))
@@ -178,20 +187,20 @@ echo $pages $({PAGES}); kill $p
 
 
 def test_no_page_in_advance_outlives_its_policy(given: Guest) -> None:
-    """A process is stopped in the middle of faults under `never`. After a switch to stock it goes
-    on, and none of its faults is counted.
+    """If a process is stopped in the middle of its faults under `never`, and goes on after a switch
+    to stock, none of its later faults is counted for `never`.
     """
     must(given, f"echo never >{POINT}/policy")
     before, after = must(given, STOPPED).split()
     assert before == after
 
 
-# Which points the kernel can have
+# Which hook points are available on this kernel
 
 
 def test_what_can_be_had(loaded: Guest) -> None:
-    """Files show which points are available, and why the others are not; a policy of the others is
-    refused.
+    """Files of the module show which hook points are available on this kernel, and why the others
+    are not. A policy of an unavailable hook point is refused.
     """
     assert must(loaded, f"cat {ROOT}/provider") == "ftrace\n"
     text = must(loaded, f"cd {ROOT}/points && grep . *")
@@ -207,8 +216,8 @@ def test_what_can_be_had(loaded: Guest) -> None:
 
 
 def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
-    """If a parameter of modprobe names an unavailable policy, the load fails, and the log
-    says why.
+    """If a parameter of modprobe names a policy whose hook point is unavailable, the module is not
+    loaded, and the kernel log says why.
     """
     assert guest.run("modprobe mmpolicy anon_order=fixed compact=eager").rc
     assert "compact=eager: the kernel does not ask" in must(guest, "dmesg")
@@ -216,7 +225,7 @@ def test_a_parameter_that_cannot_be_had(guest: Guest) -> None:
     assert "mmp" not in must(guest, HOOKED)
 
 
-# For each point a policy, and a function that is hooked for it.
+# For each hook point: a policy, and a kernel function that is hooked while the policy is on.
 AT_POINTS = {
     "anon_order": ("fixed", ASKS),
     "thp_gfp": ("relaxed", "vma_thp_gfp_mask"),
@@ -230,8 +239,8 @@ POLICIES = "; ".join(
 
 
 def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
-    """Functions are hooked only while a policy is chosen: the first policy of a point hooks them,
-    and stock unhooks them.
+    """The module hooks kernel functions only while a policy is chosen: the first policy of a hook
+    point hooks them, and `stock` unhooks them.
     """
     assert "mmp" not in must(loaded, HOOKED)
     for point, (policy, function) in AT_POINTS.items():
@@ -251,8 +260,8 @@ def test_nothing_is_hooked_while_all_is_stock(loaded: Guest) -> None:
 
 
 def test_neighbours_get_what_is_given(given: Guest) -> None:
-    """While a cgroup has a policy, a process outside gets the folios that it got before, and the
-    sizes in sysfs are unchanged.
+    """While a cgroup has a policy, a process outside of it gets the same folios as before, and the
+    settings of folio sizes in sysfs do not change.
     """
     eligible = f"{workload('ops')} map 4096 touch 0 1 sh 'grep -h THPeligible /proc/$PPID/smaps' "
     before = must(given, eligible)
@@ -274,8 +283,8 @@ def test_neighbours_get_what_is_given(given: Guest) -> None:
     ids=("stock", "reset", "lease", "unload"),
 )
 def test_each_way_of_ending(given: Guest, end: str) -> None:
-    """Each way to end a policy restores all sizes at once; processes without a policy never get
-    others.
+    """Each way to end a policy restores the settings of all folio sizes at once. Meanwhile,
+    processes without a policy get no other folios than at stock.
     """
     with neighbours(given):
         sizes = on(given)
@@ -294,8 +303,8 @@ done
 
 
 def test_writes_while_policies_come_and_go(given: Guest) -> None:
-    """While policies begin and end, a write of the administrator can be read back, and decides at
-    once for processes without a policy.
+    """While policies begin and end, the administrator can read back what he has written to the file
+    of a folio size, and it decides at once for processes without a policy.
     """
     job = given.start(COME_AND_GO)
     try:
@@ -309,8 +318,8 @@ def test_writes_while_policies_come_and_go(given: Guest) -> None:
 
 
 def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
-    """While policies begin and end, each folio of a process without a policy has an
-    enabled size.
+    """While policies begin and end, each folio of a process without a policy has a size that sysfs
+    enables.
     """
     job = given.start(COME_AND_GO)
     program = f"for i in $(seq 10); do {workload('ops')} {DENSE}; cat {THP}/*/enabled; done"
@@ -328,8 +337,8 @@ def test_neighbours_while_policies_come_and_go(given: Guest) -> None:
 
 
 def test_the_administrator_writes_meanwhile(given: Guest) -> None:
-    """While a policy is on, a write of the administrator decides at once for processes without a
-    policy, and stays after its end.
+    """If the administrator changes the file of a folio size while a policy is on, the change
+    decides at once for processes without a policy, and stays after the end of the policy.
     """
     on(given)
     must(given, f"echo never >{THP}/hugepages-32kB/enabled")
@@ -351,8 +360,8 @@ def test_the_administrator_writes_meanwhile(given: Guest) -> None:
 
 
 def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
-    """Make writes to the files of sizes; return after each of them whether khugepaged runs, and the
-    memory that the kernel reserves.
+    """Make writes to the files of folio sizes. Return for each of them whether khugepaged runs
+    after it, and how much memory the kernel then reserves.
     """
     found = []
     for write in writes:
@@ -364,7 +373,8 @@ def khugepaged_after(guest: Guest, *writes: str) -> list[list[str]]:
 
 
 def test_khugepaged_runs_as_given(loaded: Guest) -> None:
-    """A write to the file of a size starts or stops khugepaged as it does without a policy.
+    """A write to the file of a folio size starts or stops khugepaged under a policy exactly as at
+    stock.
 
     On 6.12 the kernel also reserves as much memory; for later kernels see "What is lost" in
     docs/without-hooks.md.
@@ -396,8 +406,8 @@ KILLED = Path(__file__).with_name("killed.py")
 
 
 def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
-    """Yield tasks for killed.py, in turn: changes of the policy of "a", and an experiment
-    in "a".
+    """Yield tasks for killed.py, which kills commands: in turn, changes of the policy of the
+    profile "a", and an experiment in the cgroup "a".
     """
     for number in range(times):
         start, commands, end = f"{AFRESH}; {ON}", rng.sample(CHANGES_OF_A, 4), ":"
@@ -409,12 +419,13 @@ def kills(rng: random.Random, times: int) -> Iterator[list[object]]:
 
 @pytest.mark.parametrize("times", [pytest.param(8), pytest.param(100, marks=pytest.mark.full)])
 def test_sigkill_at_any_moment(given: Guest, times: int) -> None:
-    """Whatever command is killed, processes without a policy get the enabled sizes, and the lease
-    or a reset ends everything.
+    """Whatever command of mmpolicy is killed, processes without a policy get the folio sizes that
+    sysfs enables, and the end of the lease, or a reset, ends all policies.
     """
     before, states = must(given, f"{SEEN}; {SEEN}; {HOOKED}"), list[str]()
     tasks = [*kills(random.Random(times), 4 * times)]
-    # more tasks than `times`, as a busy host may kill a command before it has done anything
+    # There are more tasks than needed, as a busy host may kill a command before it has done
+    # anything.
     while tasks and (len(states) < times or states.count("active") <= times / 4):
         some, tasks = tasks[: min(times, 25)], tasks[min(times, 25) :]
         with neighbours(given):
@@ -437,8 +448,8 @@ NO_TRACE = f"echo nop >{TRACING}/current_tracer; echo >{TRACING}/set_ftrace_filt
 @pytest.mark.parametrize(("begin", "end"), [(PROBE, NO_PROBE), (TRACE, NO_TRACE)])
 @pytest.mark.parametrize("first", (True, False))
 def test_who_traces_the_same_function(loaded: Guest, begin: str, end: str, first: bool) -> None:
-    """A tracer of a hooked function works together with the module, whichever comes first, and each
-    of them can leave first.
+    """The module and a tracer (a kprobe or ftrace) can use the same function, whichever of them
+    comes first, and each can leave first.
     """
     must(loaded, f"echo >{TRACING}/trace")
     if first:
@@ -459,8 +470,8 @@ ENDS = f"echo 0 >{LIVEPATCH}/enabled; until rmmod mmpolicy_livepatch; do sleep 0
 
 
 def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
-    """If a livepatch of a function comes first, a policy is refused; if it comes second, the policy
-    ends.
+    """If a function has a livepatch, a policy that hooks this function is refused. If the livepatch
+    comes while the policy is on, the policy ends.
     """
     busy = ("EBUSY",)
     must(loaded, f"echo always >{THP}/hugepages-32kB/enabled; modprobe mmpolicy_livepatch")
@@ -486,8 +497,8 @@ def test_a_livepatch_of_the_same_function(loaded: Guest) -> None:
 
 
 def test_memory_that_nobody_touches(loaded: Guest) -> None:
-    """Policies decide also about memory that the kernel populates (MADV_POPULATE_WRITE), without a
-    fault by the process.
+    """Policies also decide about memory that the kernel populates (MADV_POPULATE_WRITE), although
+    the process takes no fault for it.
     """
     words = "map 4096 madvise 0 4096 23 folios 0 4096"  # MADV_POPULATE_WRITE
     for policy, order in (("fixed", 4), ("never", 0), ("vma_size", 4)):
@@ -502,8 +513,8 @@ def test_memory_that_nobody_touches(loaded: Guest) -> None:
     "rounds", [3, pytest.param(6, marks=pytest.mark.long), pytest.param(60, marks=pytest.mark.full)]
 )
 def test_load_switch_unload_while_others_fault(guest: Guest, rounds: int) -> None:
-    """While the module is loaded, switched and unloaded under processes that fault, no page has
-    data of another process, and the kernel logs no bug.
+    """While the module is loaded, switched and unloaded and processes fault, no page has data of
+    another process, and the kernel logs no bug.
     """
     storm(guest, rounds, 1, 4, hog_mib=0)
 
@@ -521,8 +532,8 @@ echo 20 >scan_sleep_millisecs; echo 20 >alloc_sleep_millisecs; echo 4096 >pages_
     [pytest.param(name, marks=pytest.mark.flavor(name)) for name in ("cloud", "traced-kasan")],
 )
 def test_a_thousand_rounds(machines: Machines, flavor: str, hundred: int) -> None:
-    """In a thousand rounds with one policy each, under faults, swap, reclaim and a khugepaged that
-    hardly pauses, no page has data of another process.
+    """In a thousand rounds, each with another policy, no page has data of another process, while
+    the kernel faults, swaps and reclaims, and khugepaged hardly pauses.
 
     Most of a round is waiting for the kernel, so this guest has a clock that jumps then.
     """

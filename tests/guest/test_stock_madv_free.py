@@ -26,7 +26,8 @@ SECONDS = 20.0  # rough duration of each test, for the schedule
 
 guest = test_stock_kernel.guest
 
-# Left out: tests with guests of their own, long tests, and tests of the command.
+# Imported tests that do not run here: those with guests of their own, those that take long, and
+# those of the command.
 NOT_HERE = {
     "test_nothing_is_lost_while_switching",
     "test_nothing_is_lost_in_ten_minutes",
@@ -35,7 +36,8 @@ NOT_HERE = {
     "test_cost",
     "test_rss_that_can_be_trusted",
 }
-# A process with a memory notifier that sleeps for 5 s in madvise(): it loads the module with it.
+# A process with a memory notifier that sleeps for 5 s in madvise(). To register it, the process
+# loads the module mmpolicy_slow_notifier.
 SLEEPER = """
 import ctypes, mmap, os, sys
 area = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -63,13 +65,15 @@ time.sleep(600)
 
 
 def test_a_process_pays_for_what_is_kept_of_it(loaded: Guest) -> None:
-    """The 32 kB that the policy keeps for a process are charged to the cgroup of the process."""
+    """The 32 kB that the policy `cap` allocates for a process are charged to the cgroup of the
+    process.
+    """
     group = test_madv_free.CGROUP
     must(loaded, "echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
     must(loaded, f"echo cap >{POINT}/policy; mkdir -p {group}; mkfifo /run/go")
     inside = f"echo $$ >{group}/cgroup.procs; exec python3 -c {shlex.quote(KNOWN)} <>/run/go"
     job = loaded.start(f"exec sh -c {shlex.quote(inside)}")
-    # wait for 3 s, as the kernel sums up the counts of its CPUs every two seconds
+    # wait for 3 s, as the kernel adds up the counts of its CPUs in memory.stat every two seconds
     kernel = f"until grep -qs {{}} {job.path}.out; do sleep 0.1; done; sleep 3; "
     kernel += f"awk '$1 == \"kernel\" {{{{ print $2 }}}}' {group}/memory.stat"
     before = int(must(loaded, kernel.format("begun")))
@@ -99,8 +103,8 @@ print([area[8 * mmap.PAGESIZE] for area in areas])
 
 @pytest.mark.parametrize("name", ("eager", "cap"))
 def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
-    """Pages that are registered with io_uring are freed lazily, as at stock; other pages are freed
-    at once.
+    """Pages that are registered with io_uring are freed lazily by MADV_FREE under each policy, as
+    at stock, and keep their data. Other pages are freed at once.
     """
     must(loaded, madv_free.policy(name, **({"limit_mb": 0} if name == "cap" else {})))
     out = must(loaded, f"python3 -c {shlex.quote(PINNED)}")
@@ -155,8 +159,8 @@ while True:
 
 
 def least_ticks(guest: Guest, neighbour: str) -> float:
-    """Return the least instructions of three runs; each is so long that a few interrupts are below
-    one percent of it.
+    """Return the lowest number of instructions from three runs. Each run is so long that a few
+    interrupts are less than one percent of it.
     """
     runs = [ran(guest, neighbour) for _ in range(3)]
     assert min(run["faults"] for run in runs) > 64000
@@ -166,8 +170,8 @@ def least_ticks(guest: Guest, neighbour: str) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("kilobytes", (2048, 128))
 def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
-    """A program that maps and frees memory costs little more while another one makes such calls
-    without end.
+    """A program that maps and frees memory costs little more while another program calls madvise()
+    on many page tables without end.
     """
     guest = machines.get("cloud", mem="2G", icount=True)
     must(guest, madv_free.policy("cap"))
@@ -205,8 +209,8 @@ TRACED = f"echo tracked_keep mmp_pages_lazy >{TRACING}/set_ftrace_filter"
 
 
 def test_the_keeper_has_a_budget(loaded: Guest) -> None:
-    """If `cap` refuses calls of a cgroup, the module's worker looks at a limited number of page
-    tables in each pass, and in the end at all 3,001.
+    """While `cap` refuses calls of a cgroup, the module's worker reads the page tables of its
+    processes: a limited number in each pass, and in the end all 3,001.
     """
     must(loaded, madv_free.policy("cap", limit_mb=12, per_cgroup=1))
     job = loaded.start(f"exec python3 -c {shlex.quote(REFUSED)}")
@@ -223,8 +227,8 @@ def test_the_keeper_has_a_budget(loaded: Guest) -> None:
 
 
 def test_who_is_told_of_removals(loaded: Guest) -> None:
-    """If a userfaultfd waits for events of removal in a range, the range is freed lazily under each
-    policy.
+    """If a userfaultfd waits for events of removal in a range, MADV_FREE frees the range lazily
+    under each policy.
     """
     for policy in "stock", "eager":
         must(loaded, f"echo {policy} >{POINT}/policy")
@@ -233,7 +237,9 @@ def test_who_is_told_of_removals(loaded: Guest) -> None:
 
 
 def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
-    """Unloading waits for a task that sleeps in a hooked function, and the task returns from it."""
+    """Unloading the module waits for a task that sleeps in a hooked function, and the task returns
+    from this function without harm.
+    """
     must(guest, f"rmmod mmpolicy 2>/dev/null; modprobe mmpolicy; echo eager >{POINT}/policy")
     module = must(guest, "modinfo -n mmpolicy_slow_notifier").strip()
     job = guest.start(f"exec /usr/bin/python3 -c {shlex.quote(SLEEPER)} {module}")
@@ -246,6 +252,8 @@ def test_unload_waits_for_who_sleeps(guest: Guest) -> None:
 
 
 def test_nothing_is_lost_while_switching_here(loaded: Guest) -> None:
-    """While policies switch, no data is lost; this kernel has no lockdep to check locks."""
+    """While the policies of madv_free switch, no data is lost. This kernel has no lockdep that
+    would check locks.
+    """
     with switching(loaded, 8, reload=3):
         kept(loaded.run(keep(8, 2), 400))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Costs and savings by pattern on each of Debian's kernels are near those on 6.12."""
+"""On each of Debian's kernels, costs and savings of policies by access pattern are near those on
+Linux 6.12.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,21 @@ from .limits import Repeated
 
 pytestmark = [pytest.mark.full, pytest.mark.amd64("compares with figures of amd64")]
 
-# docs/testing.md says how this file was made.
+# Figures that were measured on Linux 6.12; docs/testing.md says how this file was made.
 FIGURES = Results.resume(TREE / "docs/img/anon_order_stock.json", "anon_order", {})
-OFF, SIZES, *POLICIES = FIGURES.arms()  # all sizes off, the kernel's own 64 kB, policies
+# arms: all folio sizes off, 64 kB enabled in sysfs, and the policies
+OFF, SIZES, *POLICIES = FIGURES.arms()
 FIXED = POLICIES[0]
-PATTERNS = [case for case in FIGURES.cases() if case != MALLOC.name()]  # it has few faults
+# all cases but malloc, which has too few faults
+PATTERNS = [case for case in FIGURES.cases() if case != MALLOC.name()]
 LIMIT = 1.03
 
 
 @pytest.fixture(scope="module")
 def results(all_machines: Machines, stock: str) -> Repeated:
-    """Return a measurement of these arms on the kernel under test."""
+    """Return a measurement of the arms on the kernel that is tested, to compare with the figures of
+    6.12.
+    """
 
     def take(names: frozenset[str]) -> Results:
         all_machines.end()
@@ -37,20 +43,20 @@ def results(all_machines: Machines, stock: str) -> Repeated:
 
 
 def beside(run: Results, arm: str, base: str, case: str, key: str) -> float:
-    """Return the ratio of two arms on this kernel, divided by their ratio on 6.12."""
+    """Return the ratio of two arms on this kernel, divided by the same ratio on Linux 6.12."""
     return run.ratio(arm, base, case, key) / FIGURES.ratio(arm, base, case, key)
 
 
 def apart(ratio: float) -> float:
-    """Return how far a ratio is from 1, in either direction."""
+    """Return by which factor a ratio differs from 1, in either direction: 1 or more."""
     return max(ratio, 1 / ratio)
 
 
 @pytest.mark.parametrize("case", PATTERNS)
 @pytest.mark.parametrize("arm", POLICIES)
 def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
-    """Faults and memory of a policy, compared with all sizes off, are as on 6.12, and instructions
-    are not higher.
+    """Relative to all sizes off, faults and memory under a policy are as on Linux 6.12, and
+    instructions are not more.
 
     A fault of one page costs more on later kernels, so all larger folios look cheaper there.
     """
@@ -59,11 +65,11 @@ def test_a_pattern(results: Repeated, arm: str, case: str) -> None:
     results.hold(LIMIT, lambda run: beside(run, arm, OFF, case, "ticks"), case, OFF, arm)
 
 
-# With its own sizes, a kernel sometimes takes twice as many instructions for a pattern, mostly for
-# the first one. `fixed` then looks far cheaper than it is; this test accepts that.
+# With 64 kB enabled in sysfs, a kernel sometimes takes twice as many instructions for a pattern,
+# mostly for the first one. `fixed` then looks far cheaper than it is; this test accepts that.
 @pytest.mark.parametrize("case", PATTERNS[1:])
 def test_beside_the_own_sizes(results: Repeated, case: str) -> None:
-    """The ratio of `fixed` to the kernel's own folios of 64 kB is as on 6.12."""
+    """The cost of `fixed`, relative to that of 64 kB enabled in sysfs, is as on Linux 6.12."""
 
     def figure(run: Results) -> float:
         ratio = beside(run, FIXED, SIZES, case, "ticks")

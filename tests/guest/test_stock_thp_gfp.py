@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The point thp_gfp on Debian's own kernel, by ftrace: the gfp flags that it uses, and
-their effect.
+"""The hook point thp_gfp on Debian's own kernel, where the module hooks functions by ftrace: the
+gfp flags of faults under each policy, and the effect of these flags.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ in_full_cgroup = test_thp_gfp.in_full_cgroup
 
 @pytest.fixture
 def kernel(stock: str) -> str:
-    """Return the name of Debian's own kernel, for the imported tests."""
+    """Return the name of the kernel on which the imported tests run: one of Debian's own."""
     return stock
 
 
-# Imported tests that are left out: they need the hooks, or guests of their own.
+# Imported tests that do not run here: they need the hooks, or guests of their own.
 NOT_HERE = {
     "test_missing_callback_is_refused",
     "test_slot_of_another_is_left_alone",
@@ -58,8 +58,9 @@ globals().update({name: vars(test_thp_gfp)[name] for name in names})
 
 @pytest.mark.full
 def test_a_pinned_node(all_machines: Machines, stock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With ftrace as with the hooks, a pinned node costs no reclaim, nearly all huge pages are
-    allocated, and `only_compact_any` costs little more than stock.
+    """On a kernel without the hooks, as on one with them, a node full of pinned memory causes no
+    reclaim under the policies, nearly all huge pages are allocated, and `only_compact_any` costs
+    little more than stock.
 
     Measured: 1.0014 of stock, as a hook by ftrace is a call. The arm legacy needs the hooks, so it
     is not measured.
@@ -77,8 +78,8 @@ SIZES = f"echo always >{THP}/enabled; echo always >{THP}/hugepages-64kB/enabled"
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """Under a policy that reclaims, reclaim for huge pages is counted. Otherwise
-    test_light_reclaims_nothing could not fail.
+    """Under a policy that reclaims, the module counts reclaim for huge pages. Without this check,
+    test_light_reclaims_nothing might pass because nothing is ever counted.
     """
     switch(two_nodes, "relaxed")
     assert reclaimed(touched(two_nodes, SPARSE))
@@ -86,7 +87,9 @@ def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
 
 
 def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
-    """Return the gfp flags with which faults request folios, by order; advice: for madvise()."""
+    """Return by order the gfp flags with which faults request folios. defrag: the value of the
+    kernel's knob. advice: the advice for madvise(), -1 for none.
+    """
     program = f"map 1024 madvise 0 1024 {advice}" if advice > 0 else "map 1024"
     must(guest, f"echo {defrag} >{THP}/defrag; echo '{ASKED_WITH}' >{TRACING}/kprobe_events")
     must(guest, f"echo 'order > 0' >{PROBES}/asked/filter; echo 1 >{PROBES}/enable")
@@ -101,8 +104,8 @@ def flags(guest: Guest, defrag: str, advice: int = -1) -> dict[int, set[int]]:
 
 
 def test_flags_are_those_of_defrag(loaded: Guest) -> None:
-    """Whatever `defrag` is, `light` uses the gfp flags of defrag=never, and `relaxed` those of
-    always.
+    """Whatever the kernel's knob `defrag` is, faults under `light` have the gfp flags of
+    defrag=never, and under `relaxed` those of defrag=always.
     """
     must(loaded, SIZES)
     never, always = flags(loaded, "never"), flags(loaded, "always")

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""On Debian's own kernels, a process that blocks in a fault delays neither a file nor a reset."""
+"""On Debian's own kernels, a process that blocks in a fault delays no file of the module and no
+reset.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ HOOKED = "cat /sys/kernel/tracing/enabled_functions"
 
 @pytest.fixture
 def guest(machines: Machines, stock: str) -> Guest:
-    """Return the guest of test_stock_kernel.py; the module is not loaded."""
+    """Return the same guest as test_stock_kernel.py, so that it need not boot again; the module is
+    not loaded.
+    """
     guest = machines.get(stock, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
     return guest
@@ -38,15 +42,17 @@ def guest(machines: Machines, stock: str) -> Guest:
 
 @pytest.fixture
 def quick(loaded: Guest) -> Guest:
-    """Return a guest where writes wait for hooks as long as by default; other tests wait longer."""
+    """Return a guest in which a write to a file waits for the hooks only as long as by default;
+    other tests let it wait longer.
+    """
     must(loaded, f"echo 400 >{WAIT}")
     return loaded
 
 
 @contextmanager
 def held(guest: Guest, command: str, ready: str = "held") -> Iterator[None]:
-    """Run a program that blocks, during a `with` block that begins when the program has printed
-    `ready`.
+    """Run a program that blocks, during a `with` block. The block begins when the program has
+    printed `ready`.
     """
     must(guest, "rm -f /run/held")  # the file of an earlier test
     job = guest.start(f"exec {command} >/run/held")
@@ -68,7 +74,8 @@ def stacks(guest: Guest, name: str) -> str:
 
 
 def each_answers(guest: Guest) -> None:
-    """Check that no write and no read of the module's files waits for a blocked process.
+    """Check that no write to a file of the module, and no read of one, waits for a process that is
+    blocked.
 
     The limit is ten seconds, as the host may be busy: a file that waits would wait until the
     process is killed.
@@ -85,13 +92,15 @@ def each_answers(guest: Guest) -> None:
 
 
 def becomes(guest: Guest, state: str, within: int = 60) -> None:
-    """Wait until the file `state` has this text, at most `within` seconds."""
+    """Wait until the module's file `state` has this text; fail after `within` seconds."""
     until = f"until grep -q {state} {ROOT}/state; do sleep 0.1; done"
     must(guest, f"timeout -s KILL {within} sh -c {shlex.quote(until)}")
 
 
 def is_over(guest: Guest) -> None:
-    """Check that all is stock, that no hook is left, and that the module can be unloaded."""
+    """Check that all policies are at stock, that no function is hooked any longer, and that the
+    module can be unloaded.
+    """
     becomes(guest, "stock")
     assert "mmp" not in must(guest, HOOKED)
     must(guest, "timeout -s KILL 60 rmmod mmpolicy")
@@ -102,8 +111,8 @@ KINDS = [(kind, False) for kind in ("huge", "small", "read", "wp", "minor", "for
 
 @pytest.mark.parametrize(("kind", "time_faults"), [*KINDS, ("small", True)])
 def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
-    """If a fault waits for a userfaultfd that nobody serves, no function of the module is on its
-    stack, so nothing waits for it.
+    """If a fault waits for a userfaultfd that nobody serves, the stack of the process has no
+    function of the module. So neither a file of the module nor its unload waits for this process.
     """
     if time_faults:
         must(
@@ -126,7 +135,9 @@ def test_userfaultfd(quick: Guest, kind: str, time_faults: bool) -> None:
 
 
 def test_a_thousand_userfaultfds(quick: Guest) -> None:
-    """If a thousand faults wait for userfaultfds, no file of the module waits either."""
+    """If a thousand faults wait for userfaultfds that nobody serves, no file of the
+    module waits.
+    """
     must(quick, f"echo never >{POLICY}")
     with held(quick, f"{workload('uffd')} small 300"):
         each_answers(quick)
@@ -145,8 +156,8 @@ STOPPED = {
 
 @pytest.mark.parametrize("how", STOPPED)
 def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
-    """If a process that faults all the time is stopped at any place, no file of the module
-    waits.
+    """If a process that faults all the time is stopped at any place, no file of the module waits
+    for it.
     """
     must(quick, f"echo fixed >{POLICY}")
     becomes(quick, "active")
@@ -168,7 +179,8 @@ def test_processes_that_are_kept_from_running(quick: Guest, how: str) -> None:
 
 
 def waits_for_tasks(guest: Guest) -> bool:
-    """Return whether the kernel waits until each task has left the code that it is in.
+    """Return whether this kernel waits, when hooks are detached, until each task has left the
+    kernel code that it is in.
 
     Without preemption, as on arm64 before Linux 7, a task ends this wait by cond_resched(), so no
     task in the kernel delays it.
@@ -178,8 +190,8 @@ def waits_for_tasks(guest: Guest) -> bool:
 
 @pytest.fixture
 def busy(quick: Guest) -> Iterator[Guest]:
-    """Return a guest where a policy is on, and a process has since then been in the kernel nearly
-    all the time.
+    """Yield a guest in which a policy is on, and a process has been in kernel code nearly all the
+    time since then.
     """
     hung = "/proc/sys/kernel/hung_task_timeout_secs"  # off, as the kernel's own wait is long
     must(quick, f"[ ! -e {hung} ] || {{ cat {hung} >/run/hung && echo 0 >{hung}; }}")
@@ -196,8 +208,8 @@ def busy(quick: Guest) -> Iterator[Guest]:
     ids=["lease", "reset"],
 )
 def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, state: str) -> None:
-    """If a process stays in the kernel, all is at stock at once; files show that hooks are still
-    being detached, and which process delays it.
+    """If a process stays in kernel code, all policies are nevertheless at stock at once. Files of
+    the module show that hooks are still being detached, and which process delays this.
     """
     found = ran(busy, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["on_ms"] <= LATEST_MS
@@ -215,7 +227,9 @@ def test_a_process_that_stays_in_the_kernel(busy: Guest, file: str, text: str, s
 
 
 def test_the_last_choice_counts(busy: Guest) -> None:
-    """However often a policy is chosen, the last choice counts; the hooks follow when they can."""
+    """However often a policy is chosen, the last choice counts; hooks are attached or detached as
+    soon as the kernel can.
+    """
     for policy in ("stock", "never", "stock", "fixed", "stock", "fixed"):
         must(busy, f"timeout -s KILL 10 sh -c 'echo {policy} >{POLICY}'")
     assert "[fixed]" in must(busy, f"cat {POLICY}")
@@ -226,8 +240,8 @@ def test_the_last_choice_counts(busy: Guest) -> None:
 
 
 def test_sixteen_at_two_cpus(quick: Guest) -> None:
-    """Sixteen busy processes on two CPUs delay no file. They delay a reset by at most one grace
-    period for each group of hooked functions.
+    """Sixteen busy processes on two CPUs delay no file of the module. They delay the end of a reset
+    by at most one grace period for each group of hooked functions.
 
     arm64 has one group more, of the functions that fold blocks.
     """
@@ -251,8 +265,8 @@ def test_sixteen_at_two_cpus(quick: Guest) -> None:
 
 
 def test_an_error_that_comes_later(quick: Guest) -> None:
-    """If another user takes a function after a write that has not waited for its hook, a file
-    reports the error later.
+    """If a write to `policy` does not wait for the hooks, and another user has taken a function,
+    the write succeeds, and a file reports the error later.
     """
     must(quick, f"echo 0 >{WAIT}")
     with fentry(quick, "do_anonymous_page") as there:

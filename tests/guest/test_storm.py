@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Threads that fault while the module is loaded, switches all policies, and is unloaded,
-in rounds.
+"""Threads fault while, round after round, the module is loaded, switches all policies, and is
+unloaded.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from .tools import checkers, must
 SECONDS = 20.0  # rough duration of each test, for the schedule
 AT_ONCE = 4
 TRIES = 4
-PLACE = "/run"  # in memory, as files of the host are slow where the guest's clock jumps
+PLACE = "/run"  # a tmpfs, as reads of the host's files are slow in a guest whose clock jumps
 PRESSED = ("pswpout", "pgscan_direct", "compact_stall")
 
 
 def storm(
     guest: Guest, rounds: int, processes: int, threads: int, hog_mib: int, *more: str
 ) -> dict[str, int]:
-    """Run rounds of the storm: no page may get data of another process, and the kernel's checkers
-    must report no bug. Return how many rounds had each event.
+    """Run the workload storm for some rounds, in which processes fault while policies change: no
+    page may get data of another process, and the kernel's checkers must report no bug. Return for
+    each event in how many rounds it occurred.
     """
     must(guest, f"cp {workload('storm')} $(modinfo -n mmpolicy) {PLACE} && {ALWAYS}")
     words = [f"{PLACE}/mmpolicy.ko", rounds, processes, threads, hog_mib, *more]
@@ -44,18 +45,20 @@ def storm(
 
 @checkers("rounds", 200, kasan=20, kcsan=100)
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
-    """A storm of threads of one process, with enough memory, changes no data of a page."""
+    """In a storm of faults by the threads of one process, with enough memory, no page has wrong
+    data.
+    """
     storm(machines.get(flavor, mem="2G", cpus=2), rounds, 1, AT_ONCE, hog_mib=0)
 
 
 def small(machines: Machines, flavor: str, **needs: str) -> Guest:
-    """Return a guest with two nodes, and less memory than a storm uses."""
+    """Return a guest with two NUMA nodes, which has less memory than a storm uses."""
     return machines.get(flavor, mem="640M", cpus=2, nodes=2, swap="1G", **needs)
 
 
 def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int]:
-    """Run a storm of processes on two nodes with too little memory, so that the kernel swaps,
-    compacts and reclaims. Return how many rounds had each event.
+    """Run a storm of processes on two NUMA nodes with too little memory, so that the kernel swaps,
+    compacts and reclaims. Return for each event in how many rounds it occurred.
 
     If a storm is short, kswapd may keep up, so that no process reclaims: then repeat it.
     """
@@ -71,15 +74,15 @@ def storm_under_pressure(guest: Guest, rounds: int, *more: str) -> dict[str, int
 
 @checkers("rounds", 5, kasan=6, kcsan=6)
 def test_storm_under_pressure(machines: Machines, flavor: str, rounds: int) -> None:
-    """A storm under memory pressure changes no data of a page, on the kernels with checkers."""
+    """In a storm under memory pressure, no page has wrong data, on kernels with checkers."""
     storm_under_pressure(small(machines, flavor), rounds)
 
 
 @pytest.mark.full
 @pytest.mark.flavor("kcsan")
 def test_planted_race(machines: Machines) -> None:
-    """KCSAN reports a race that the test plants between two threads. Otherwise silence in the
-    storms would prove little.
+    """KCSAN reports a data race that the test plants between two threads. If it did not, silence of
+    KCSAN in the storms would prove little.
     """
     guest = machines.get("kcsan", mem="2G", cpus=2)
     must(guest, "modprobe mmpolicy_race; sleep 20; rmmod mmpolicy_race")
@@ -90,8 +93,8 @@ def test_planted_race(machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.config("PAGE_POOL_STATS")
 def test_a_thousand_loads(machines: Machines) -> None:
-    """The module is loaded and unloaded a thousand times without a bug, under refills of page_pool,
-    faults, frees, swap, compaction and reclaim.
+    """The module can be loaded and unloaded a thousand times without a bug while page pools refill
+    and processes fault, free, swap, compact and reclaim.
     """
     guest = small(machines, "patched")
     must(guest, f"modprobe mmpolicy_page_pool && {bulk.parameters('single=0 rounds=20')}")

@@ -10,7 +10,7 @@ import pytest
 from .conftest import Machines
 from .tools import TURNS, must, turn_policies
 
-# Number of operations of each stressor, so that each takes some seconds.
+# Number of operations for each stressor of stress-ng, so that each runs for some seconds.
 OPERATIONS = {
     "vm": 20_000,
     "madvise": 10,
@@ -22,7 +22,8 @@ OPERATIONS = {
 SMALL = "--vm-bytes 16M --mremap-bytes 16M --userfaultfd-bytes 16M"
 
 
-# On the kernel with lockdep only the first turn: `adaptive`, and the first policy of other points.
+# On the kernel with lockdep, only turn 0 runs: `adaptive`, and the first policy of each other hook
+# point.
 RUNS = [("patched", turn) for turn in range(TURNS)] + [("debug", 0)]
 
 
@@ -32,8 +33,8 @@ RUNS = [("patched", turn) for turn in range(TURNS)] + [("debug", 0)]
     [pytest.param(*run, marks=pytest.mark.flavor(run[0])) for run in RUNS],
 )
 def test_stress(machines: Machines, flavor: str, turn: int) -> None:
-    """Under each policy, stress-ng finds no wrong data, with two instances of each stressor at
-    once.
+    """Under each policy, stress-ng finds no wrong data. Two instances of each stressor run at the
+    same time.
     """
     guest = machines.get(flavor, mem="1G", cpus=2, nodes=2, swap="1G")
     turn_policies(guest, turn)

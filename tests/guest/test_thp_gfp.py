@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The policies of thp_gfp on two NUMA nodes: which node memory comes from, and side effects."""
+"""Policies of the hook point thp_gfp on two NUMA nodes: from which node memory comes, and what else
+the policies cause.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,14 @@ COMPACT_ONLY = ("only_compact", "only_compact_any")
 CGROUP = "/sys/fs/cgroup/thp_gfp"
 MPOL_PREFERRED, MPOL_BIND, MPOL_INTERLEAVE, MPOL_PREFERRED_MANY = 1, 2, 3, 5
 NO_ADVICE = -1
-REMOTE = 1  # the node without the CPU, which is on node 0
+REMOTE = 1  # number of the NUMA node without a CPU; the CPU is on node 0
 
-# Free memory on both nodes is `LITTLE` MiB, the rest is swappable; one page in 2 MiB is touched.
+# Arguments of the workload nodes: both nodes have together `LITTLE` MiB of free memory, the rest
+# can be swapped out; one page in 2 MiB is touched.
 LITTLE = 39 + 29
 SPARSE = f"hold -39 0 hold -29 1 map 100 {MADVISED} touch 512"
-# Free memory, except the reserves, is in holes of three pages between pinned pages.
+# Arguments of the workload nodes: free memory, except the reserves, is in holes of three pages
+# between pinned pages.
 CRUMBS = f"crumbs -10 0 4 crumbs -10 1 4 map 100 {MADVISED} touch 1"
 
 
@@ -41,12 +45,15 @@ echo 0 >/proc/sys/vm/watermark_boost_factor
 
 @pytest.fixture
 def kernel() -> str:
-    """Return the name of the kernel; test_stock_thp_gfp.py replaces this fixture."""
+    """Return the name of the kernel that the tests run on. test_stock_thp_gfp.py replaces this
+    fixture.
+    """
     return "patched"
 
 
 def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
-    """Return a guest with two nodes and swap; the module is loaded, all stock.
+    """Return a guest with two NUMA nodes and swap. The module is loaded, and all policies are at
+    stock.
 
     The amount of free memory is known: no CPU keeps more than a few free pages for itself, and
     nothing compacts or reclaims in the background. A distribution's kernel takes more memory
@@ -63,13 +70,13 @@ def of_nodes(machines: Machines, kernel: str, **needs: Any) -> Guest:
 
 @pytest.fixture
 def two_nodes(machines: Machines, kernel: str) -> Guest:
-    """Return a guest with two nodes of 320 MiB, and one CPU on the first of them."""
+    """Return a guest with two NUMA nodes of 320 MiB, and one CPU, which is on the first node."""
     return of_nodes(machines, kernel, cpus=1, **NEEDS)
 
 
 def outcomes(guest: Guest) -> dict[str, int] | None:
-    """Return the module's counters of attempts and their results; None without the hooks, as it
-    cannot count them then.
+    """Return the module's counters of attempts to allocate, and of their results. None without the
+    hooks, as the module cannot count attempts then.
     """
     counted = counters(guest, bench.POINT)
     if must(guest, f"cat {ROOT}/provider") == "hooks\n":
@@ -79,7 +86,7 @@ def outcomes(guest: Guest) -> dict[str, int] | None:
 
 
 def switch(guest: Guest, policy: str) -> None:
-    """Choose a policy of thp_gfp in the default profile."""
+    """Choose a policy of the hook point thp_gfp in the default profile."""
     must(
         guest,
         f"echo {policy} >/sys/kernel/mmpolicy/profiles/default/{bench.POINT}/policy",
@@ -88,7 +95,7 @@ def switch(guest: Guest, policy: str) -> None:
 
 def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
     """Run the workload nodes, and check that each page has the data that was written to it; return
-    its figures.
+    the figures that it prints.
     """
     command = f"{before} && exec {workload('nodes')} {words}"
     found = ran(guest, f"sh -c {shlex.quote(command)}")
@@ -97,15 +104,17 @@ def touched(guest: Guest, words: str, before: str = ":") -> dict[str, int]:
 
 
 def reclaimed(found: dict[str, int]) -> dict[str, int]:
-    """Return the counters in the figures of a run that show that memory was taken from others; {}
-    if there are none.
+    """Return those counters in the figures of a run that show that the kernel has taken memory from
+    others: reclaim, swap and OOM kills. {} if there are none.
     """
     starts = ("pgscan_", "pgsteal_", "pswpout", "allocstall", "oom_kill")
     return {key: n for key, n in found.items() if key.startswith(starts)}
 
 
 def for_large(guest: Guest) -> int:
-    """Return how often large folios have caused reclaim, by the module's counters."""
+    """Return how often an allocation of a large folio has caused reclaim, by the module's
+    counters.
+    """
     return sum(n for key, n in counters(guest, bench.POINT).items() if key.endswith("_large"))
 
 
@@ -114,15 +123,15 @@ def for_large(guest: Guest) -> int:
 
 @pytest.mark.parametrize("policy", (*COMPACT_ONLY, "light"))
 def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
-    """Huge pages cause no reclaim by tasks or by kswapd. If memory above the watermarks is free, it
-    is used for them.
+    """Under a policy against reclaim, huge pages cause no reclaim by tasks or by kswapd. Free
+    memory above the watermarks is used for huge pages.
     """
     switch(two_nodes, policy)
     found = touched(two_nodes, SPARSE)
     counted = counters(two_nodes, bench.POINT)
     taken = reclaimed(found)
-    # A CPU takes two huge pages at a time from a node, whatever the watermark. Base pages may then
-    # wake kswapd under this policy, as they find no memory on the other node.
+    # A CPU takes two huge pages at a time from a node, whatever the watermark. Under
+    # only_compact_any, base pages may then wake kswapd, as they find no memory on the other node.
     assert taken == {} or (policy == "only_compact_any" and counted["kswapd_base"] > 0)
     assert "pgscan_direct" not in taken
     assert pages(found, least=9) > 0
@@ -140,8 +149,8 @@ def test_no_reclaim_for_huge_pages(two_nodes: Guest, policy: str) -> None:
 
 
 def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
-    """Under a policy that reclaims, this load causes reclaim. Otherwise the test above could not
-    fail.
+    """Under a policy that reclaims, this load causes reclaim. Otherwise
+    test_no_reclaim_for_huge_pages could not fail.
     """
     switch(two_nodes, "relaxed")
     found = touched(two_nodes, SPARSE)
@@ -152,8 +161,8 @@ def test_reclaim_for_huge_pages_is_counted(two_nodes: Guest) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
-    """If only single pages are free, folios of orders 2 to 4 fall back to base pages, without
-    reclaim and without an OOM kill.
+    """If only single pages are free, a fault that could get a folio of order 2 to 4 gets a base
+    page, without reclaim and without an OOM kill.
     """
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
@@ -169,7 +178,9 @@ def test_no_reclaim_for_small_sizes(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
-    """If memory is free, all folios have the largest size that is enabled, on the local node."""
+    """If memory is free, each folio has the largest size that is enabled, and comes from the local
+    node.
+    """
     must(two_nodes, SMALL_SIZES)
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1")
@@ -181,7 +192,9 @@ def test_small_sizes_are_had(two_nodes: Guest, policy: str) -> None:
 
 @pytest.fixture
 def enter(two_nodes: Guest) -> Iterator[str]:
-    """Make a cgroup; return a shell command that moves the shell into it."""
+    """Make a cgroup, and yield a shell command by which a shell enters it; the cgroup is removed at
+    the end.
+    """
     must(two_nodes, "echo +memory +cpuset >/sys/fs/cgroup/cgroup.subtree_control")
     must(two_nodes, f"mkdir {CGROUP}")
     yield f"echo $$ >{CGROUP}/cgroup.procs"
@@ -190,8 +203,8 @@ def enter(two_nodes: Guest) -> Iterator[str]:
 
 @pytest.fixture
 def in_full_cgroup(two_nodes: Guest, enter: str) -> Iterator[Callable[[], dict[str, int]]]:
-    """Return a function that runs a load in a cgroup with little room, which has page cache, too;
-    it returns the figures of the run.
+    """Yield a function that runs a load in a cgroup with little free memory, part of which is page
+    cache; the function returns the figures of the run.
 
     khugepaged may not fill missing pages, so it leaves the sparse memory of the load as it is.
     """
@@ -224,8 +237,8 @@ def test_cgroup_at_its_limit(
 def test_reclaim_in_a_cgroup_is_counted(
     two_nodes: Guest, in_full_cgroup: Callable[[], dict[str, int]]
 ) -> None:
-    """Under a policy that reclaims, this load causes reclaim in the cgroup. Otherwise the test
-    above could not fail.
+    """Under a policy that reclaims, this load causes reclaim in the cgroup. Otherwise
+    test_cgroup_at_its_limit could not fail.
     """
     switch(two_nodes, "relaxed")
     found = in_full_cgroup()
@@ -236,8 +249,8 @@ def test_reclaim_in_a_cgroup_is_counted(
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 @pytest.mark.parametrize("order", [9, 4])
 def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> None:
-    """A large folio that would exceed memory.high of an ancestor is not allocated: nothing is
-    scanned or swapped for it.
+    """If a large folio would lift an ancestor of the cgroup above memory.high, it is not allocated,
+    and no page is scanned or swapped for it.
     """
     must(two_nodes, f"{SMALL_SIZES}" if order < 9 else ":")
     must(two_nodes, f"echo 40M >{CGROUP}/memory.high; mkdir {CGROUP}/below")
@@ -257,7 +270,9 @@ def test_memory_high(two_nodes: Guest, enter: str, policy: str, order: int) -> N
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) -> None:
-    """Base pages above memory.high cause reclaim as at stock, and the program goes on."""
+    """If base pages lift a cgroup above memory.high, they cause reclaim as at stock, and the
+    program goes on.
+    """
     must(two_nodes, f"echo 40M >{CGROUP}/memory.high")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 64 {MADVISED} touch 1", enter)
@@ -265,13 +280,13 @@ def test_base_pages_pass_memory_high(two_nodes: Guest, enter: str, policy: str) 
     assert counters(two_nodes, bench.POINT)["memcg_reclaim_large"] == 0
 
 
-# NUMA policies of the application
+# NUMA policies that the application sets
 
 
 @pytest.mark.parametrize("policy", ("stock", *POLICIES))
 def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
-    """Memory that is bound to the other node comes from there, in huge pages; interleaved memory
-    comes from both.
+    """Under each policy, memory that the application binds to the other node comes from there, in
+    huge pages, and interleaved memory comes from both nodes.
     """
     switch(two_nodes, policy)
     for words in (
@@ -289,8 +304,8 @@ def test_memory_policies_win(two_nodes: Guest, policy: str) -> None:
 
 @pytest.mark.parametrize("how", ["mbind", "set_mempolicy"])
 def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
-    """`only_compact` allocates huge pages only on the node that the application prefers; if it is
-    full, base pages are used.
+    """Under `only_compact`, huge pages are allocated only on the node that the application prefers.
+    If this node is full, faults get base pages.
     """
     switch(two_nodes, "only_compact")
     words = f"crumbs -10 1 4 map 100 {MADVISED} {how} {MPOL_PREFERRED} 2 touch 1"
@@ -303,7 +318,7 @@ def test_preferred_node_or_none(two_nodes: Guest, how: str) -> None:
 
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: str) -> None:
-    """If the node of a CPU has no memory, huge pages come from another node."""
+    """If the node of a CPU has no memory, faults on this CPU get huge pages from another node."""
     guest = of_nodes(machines, kernel, cpus=2, swap="1G", nodes=2, bare=1)
     assert must(guest, "cat /sys/devices/system/node/has_memory").strip() == "0"
     switch(guest, policy)
@@ -313,7 +328,9 @@ def test_cpu_of_a_node_without_memory(machines: Machines, kernel: str, policy: s
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "relaxed"))
 def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> None:
-    """Huge pages come from the node that the cpuset allows, although the CPU is on another one."""
+    """Faults get huge pages from the node that the cpuset of their cgroup allows, although their
+    CPU is on the other node.
+    """
     must(two_nodes, f"echo {REMOTE} >{CGROUP}/cpuset.mems")
     switch(two_nodes, policy)
     found = touched(two_nodes, f"map 16 {MADVISED} touch 1", enter)
@@ -322,8 +339,8 @@ def test_cpuset_of_the_other_node(two_nodes: Guest, enter: str, policy: str) -> 
 
 @pytest.mark.parametrize("policy", ("stock", *COMPACT_ONLY, "light"))
 def test_full_node_that_is_bound_to(two_nodes: Guest, policy: str) -> None:
-    """If memory is bound to a node that is full, base pages come from this node, and nothing from
-    the other one.
+    """If memory is bound to a node in which no block is free, faults get base pages from this node,
+    and nothing from the other one.
     """
     switch(two_nodes, policy)
     words = f"crumbs -10 1 4 map 100 {MADVISED} mbind {MPOL_BIND} 2 touch 1"
@@ -338,11 +355,13 @@ def test_areas_without_huge_pages(two_nodes: Guest, policy: str) -> None:
     assert pages(touched(two_nodes, f"map 16 {NO_HUGE} touch 1"), least=1) == 0
 
 
-# Allocations for which no policy is asked
+# Allocations for which the module asks no policy
 
 
 def test_collapse_on_request(two_nodes: Guest) -> None:
-    """Under `light`, MADV_COLLAPSE collapses all memory, and the policy is not asked."""
+    """MADV_COLLAPSE collapses all memory under `light`, too, because the module does not ask the
+    policy for it.
+    """
     switch(two_nodes, "light")
     found = touched(two_nodes, f"map 40 {NO_ADVICE} write collapse")
     assert pages(found, least=9) == 10240
@@ -350,7 +369,9 @@ def test_collapse_on_request(two_nodes: Guest) -> None:
 
 
 def test_khugepaged(two_nodes: Guest) -> None:
-    """Under `light`, khugepaged collapses all memory, and the policy is not asked."""
+    """khugepaged collapses all memory under `light`, too, because the module does not ask the
+    policy for it.
+    """
     switch(two_nodes, "light")
     must(two_nodes, f"echo 0 >{THP}/khugepaged/scan_sleep_millisecs")
     done = "grep -q 'AnonHugePages: *16384' /proc/$PPID/smaps_rollup"
@@ -361,8 +382,8 @@ def test_khugepaged(two_nodes: Guest) -> None:
 
 
 def test_shmem(two_nodes: Guest) -> None:
-    """Under `light`, shared memory with MADV_HUGEPAGE still reclaims for huge pages, as the policy
-    is not asked.
+    """Shared memory with MADV_HUGEPAGE causes reclaim for huge pages under `light`, too, because
+    the module does not ask the policy for it.
     """
     must(two_nodes, f"echo advise >{THP}/shmem_enabled")
     switch(two_nodes, "light")
@@ -377,8 +398,8 @@ def test_shmem(two_nodes: Guest) -> None:
 
 
 def test_missing_callback_is_refused(two_nodes: Guest) -> None:
-    """The kernel accepts a module's callbacks only if none is missing, so hooks need not check
-    each.
+    """The kernel refuses the callbacks of a module if one is missing, so that its hooks need not
+    check for that.
     """
     refused = two_nodes.run("rmmod mmpolicy; modprobe thp_gfp_legacy incomplete=1")
     assert refused.rc != 0 and "Invalid argument" in refused.out
@@ -386,8 +407,8 @@ def test_missing_callback_is_refused(two_nodes: Guest) -> None:
 
 
 def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
-    """If the kernel refuses the callbacks of a second module, those of mmpolicy stay, and are still
-    called.
+    """If the kernel refuses the callbacks of a second module, those of mmpolicy stay in place, and
+    the kernel still calls them.
     """
     switch(two_nodes, "light")
     refused = two_nodes.run("modprobe thp_gfp_legacy")
@@ -396,11 +417,11 @@ def test_slot_of_another_is_left_alone(two_nodes: Guest) -> None:
     assert counters(two_nodes, bench.POINT)["attempts"] >= 8
 
 
-# Cost, in new guests that count instructions
+# Cost of policies, in new guests that count instructions
 
 
 def any_to_stock(results: Results, case: bench.Case) -> float:
-    """Return the ratio of the instructions of `only_compact_any` to those at stock.
+    """Return how many instructions a case takes under `only_compact_any`, relative to stock.
 
     Guests repeat to 0.0006. But on a busy host, one guest in some eighty counts up to 0.04 less
     than the others, and none more. So both run twice, and the larger number counts.
@@ -414,7 +435,7 @@ def any_to_stock(results: Results, case: bench.Case) -> float:
 
 def check_had(results: Results, case: bench.Case) -> None:
     """Check that nearly all huge pages that are possible are allocated, from one node or from both,
-    without reclaim.
+    and that this causes no reclaim.
     """
     assert results.value("only_compact_any", case.name, "huge") >= 0.95
     for policy in COMPACT_ONLY:
@@ -426,8 +447,9 @@ def check_had(results: Results, case: bench.Case) -> None:
 
 
 def check_pinned(case: bench.Case, limit: float) -> None:
-    """Check a node full of pinned memory: `only_compact` searches in vain without reclaim, and
-    `only_compact_any`, which may take the other node, costs as much as stock.
+    """Check the cost of huge pages if one node is full of pinned memory: `only_compact` searches it
+    in vain without reclaim, and `only_compact_any`, which may take the other node, costs as much as
+    stock.
 
     limit: for `only_compact`, relative to stock, which takes the other node at once. The arm legacy
     cannot be the reference: without MGLRU it reclaims, and how much depends on when kswapd runs.
@@ -441,14 +463,16 @@ def check_pinned(case: bench.Case, limit: float) -> None:
 
 
 def test_pinned_node(all_machines: Machines) -> None:
-    """With defrag=always, a program maps more than a small node full of pinned memory has left."""
+    """Policies against reclaim keep their promises if a program maps more memory with defrag=always
+    than is left on a small node full of pinned memory.
+    """
     all_machines.end()
     check_pinned(bench.SMALL_PINNED, 3.2)
 
 
 def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
-    """If the local node is full of pinned memory, nearly all huge pages come from the other node,
-    and no attempts are wasted on the local one.
+    """If the local node is full of pinned memory, nearly all huge pages come from the other node
+    under `only_compact_any`, and no attempts are wasted on the local node.
     """
     all_machines.end()
     case = bench.FULL_OF_PINNED
@@ -459,8 +483,8 @@ def test_node_full_of_pinned_memory(all_machines: Machines) -> None:
 
 @pytest.mark.full
 def test_larger_pinned_node(all_machines: Machines) -> None:
-    """A larger node full of pinned memory gives the results of the small one, with
-    MADV_HUGEPAGE.
+    """If a larger node is full of pinned memory, and the program uses MADV_HUGEPAGE, the results
+    are those of the small node.
     """
     all_machines.end()
     check_pinned(bench.PINNED, 4.5)
@@ -469,7 +493,7 @@ def test_larger_pinned_node(all_machines: Machines) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("policy", COMPACT_ONLY)
 def test_overload_in_full(all_machines: Machines, policy: str) -> None:
-    """If base pages cause reclaim anyway, large folios add none."""
+    """If base pages cause reclaim anyway, large folios cause no more of it under this policy."""
     all_machines.end()
     results = bench.run([bench.TOO_MUCH], ("off", policy))
     off, ours = (

@@ -28,7 +28,9 @@ RECORDS = "rm -rf /var/lib/mmpolicy/try /var/lib/mmpolicy/ab"
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Return a guest with Debian's defaults, and an empty cgroup."""
+    """Return a guest with Debian's defaults for huge pages, and an empty cgroup for the tried
+    program.
+    """
     guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
     must(guest, RECORDS)
     return guest
@@ -36,7 +38,9 @@ def guest(machines: Machines) -> Guest:
 
 @contextmanager
 def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
-    """Run a program in the cgroup during a `with` block; ready: shell condition for its begin."""
+    """Run a program in the cgroup that `try` looks at, during a `with` block; ready: a shell
+    condition that is true when the program works.
+    """
     job = guest.start(f"exec sh -c {shlex.quote(f'echo $$ >{GROUP}/cgroup.procs; {command}')}")
     try:
         must(guest, f"until grep -q . {GROUP}/cgroup.procs && {ready}; do sleep 0.1; done")
@@ -47,13 +51,13 @@ def working(guest: Guest, command: str, ready: str = "true") -> Iterator[None]:
 
 
 def answer(guest: Guest) -> Any:
-    """Return the answer of `try` about the program in the cgroup, without a trial."""
+    """Return what `try` says about the program in the cgroup, without a trial."""
     return json.loads(must(guest, f"{TRY} --seconds 5 --dry-run --json 2>/dev/null"))
 
 
 def test_answers(guest: Guest) -> None:
-    """`try` gives the right answer about a program that is idle, one with empty huge pages, and one
-    that faults and has forbidden huge pages.
+    """`try` gives the right answer about three programs: an idle one, one with empty huge pages,
+    and one that faults all the time and has forbidden huge pages for itself.
     """
     idle = f"{workload('ops')} map 1 touch 0 1 sh 'exec sleep infinity'"
     with working(guest, idle):
@@ -67,7 +71,7 @@ def test_answers(guest: Guest) -> None:
         assert (found["verdict"], found["candidates"][0]["name"]) == ("worth trying", "trim")
         assert 50 << 10 < found["seen"]["waste_kib"] <= 64 << 10
         result = guest.run(f"{TRY} --seconds 5 --yes --foreground --block 12", 600)
-        # in emulation, the CPU time may be within its margin or not, so either end is right
+        # In emulation, the CPU time may exceed its margin or not, so the trial may end either way.
         assert result.rc in (0, 7, 8), result.out
         status = json.loads(must(guest, "mmpolicy try --status --json"))
         assert status["standing"] == ("done once" if result.rc == 0 else "back")
@@ -80,13 +84,15 @@ def test_answers(guest: Guest) -> None:
 
 
 def faults(guest: Guest) -> Any:
-    """Run a program in the cgroup that faults all the time, during a `with` block."""
+    """Run a program that faults all the time in the cgroup that `try` looks at, during a `with`
+    block.
+    """
     return working(guest, f"while :; do {workload('touch')} forward 8 >/dev/null; sleep 0.1; done")
 
 
 def test_a_trial_ends_as_it_says(guest: Guest) -> None:
-    """The setting of a trial is kept or restored as its exit code says. If it is kept, the commands
-    on its page undo it.
+    """A trial keeps or restores the setting as its exit code says. If it keeps the setting, the
+    commands in its report undo that.
 
     CPU time in an emulated guest is not reliable, so the test accepts either end.
     """

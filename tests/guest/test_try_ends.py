@@ -24,12 +24,14 @@ SECONDS = 90.0  # rough duration, for the schedule
 ENDS = Path(__file__).with_name("try_ends.py")
 RECORD = TREE / "bench/try-ends.jsonl"
 SEED, ROUNDS = 2, 4
-MORE = "MMPOLICY_TRY_ENDS"  # environment variable SEED:ROUNDS; these rounds go into RECORD
+# name of an environment variable with SEED:ROUNDS; if it is set, these rounds run and are written
+# to RECORD
+MORE = "MMPOLICY_TRY_ENDS"
 GROUP = f"{TOP}/tried"
-# A program that takes less CPU time while the treatment or the kept profile decides for it, and as
-# much memory. It faults in all blocks, as a report compares nothing if no policy has decided. It
-# looks at the share of treated units, too, as an experiment binds no cgroup: in a block of the
-# treatment the share is 100 %.
+# A program that takes less CPU time, and as much memory, while the treatment of a trial or the
+# profile that the trial has kept decides for it. It faults in all blocks, as a report compares
+# nothing if no policy has decided. It looks at the share of treated units, too, as an experiment
+# binds no cgroup: in a block of the treatment the share is 100 %.
 WORKS = f"""
 import contextlib, mmap, time
 from pathlib import Path
@@ -53,8 +55,8 @@ LOAD = (
 
 
 def begin() -> tuple[int, int, int]:
-    """Return the seed, the first round, and the number of rounds. A seed that is in RECORD goes on
-    after its last round.
+    """Return the seed, the number of the first round, and how many rounds to run. If RECORD has
+    rounds with this seed, the first one follows on the last of them.
     """
     if MORE not in os.environ:
         return SEED, 0, ROUNDS
@@ -64,14 +66,16 @@ def begin() -> tuple[int, int, int]:
 
 
 def record(found: dict[str, Any]) -> None:
-    """Append a round to RECORD, with the commit that was tested."""
+    """Append the result of a round to RECORD, with the commit that was tested."""
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=TREE, text=True).strip()
     with RECORD.open("a") as file:
         print(json.dumps({"commit": commit[:12], **found}), file=file)
 
 
 def test_the_host_is_as_before_or_kept(machines: Machines) -> None:
-    """After each end, the state is the former or the kept one, and `try --status` says which."""
+    """However a trial of `try` ends or is disturbed, the settings are then the former ones or those
+    that it keeps, and `try --status` says which.
+    """
     guest = with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
     seed, first, rounds = begin()
     faults, other = list[str](), list[str]()

@@ -104,13 +104,15 @@ func main() {
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Return a guest with Debian's defaults, and an empty cgroup."""
+    """Return a guest with Debian's defaults for huge pages, and an empty cgroup for a service."""
     return with_defaults(machines.get("cloud", mem="2G", cpus=2, swap="1G"), GROUP)
 
 
 @contextmanager
 def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> Iterator[None]:
-    """Run a program in the cgroup, for a `with` block that begins when the program is ready."""
+    """Run a program as a service in the cgroup, for a `with` block that begins when the program is
+    ready.
+    """
     must(guest, f"rm -f {READY} /tmp/ready /tmp/over; echo max >{GROUP}/memory.max")
     inside = f"cd /; echo $$ >{GROUP}/cgroup.procs; exec {shlex.join(argv)}"
     job = guest.start(f"exec sh -c {shlex.quote(inside)}")
@@ -123,7 +125,9 @@ def service(guest: Guest, argv: list[str], ready: str = f"[ -e {READY} ]") -> It
 
 
 def answer(guest: Guest) -> tuple[str, list[str], Any]:
-    """Return the verdict of `try`, the candidates that are possible here, and the figures."""
+    """Return the verdict of `try` about the service, the names of the candidates that are possible
+    here, and the figures.
+    """
     words = f"mmpolicy try --cgroup {GROUP} --seconds 4 --dry-run --json 2>/dev/null"
     found = json.loads(must(guest, words))
     names = [each["name"] for each in found["candidates"] if not each["why_not"]]
@@ -136,15 +140,15 @@ def python(text: str) -> list[str]:
 
 
 def rss_kib(guest: Guest) -> int:
-    """Return the private memory of the service in KiB."""
+    """Return the private anonymous memory of the service in KiB."""
     pids = f"$(cat {GROUP}/cgroup.procs)"
     lines = must(guest, f"for pid in {pids}; do grep ^Anonymous: /proc/$pid/smaps_rollup; done")
     return sum(int(line.split()[1]) for line in lines.splitlines())
 
 
 def test_redis_after_a_burst(guest: Guest) -> None:
-    """Redis that was emptied has little memory to give back: its allocator, jemalloc, gives freed
-    pages back by itself.
+    """After redis was filled and emptied, it has little memory to give back, because its allocator,
+    jemalloc, returns freed pages by itself.
     """
     (base,) = dev("root")
     redis = f"chroot {base} redis-cli -s /tmp/redis"
@@ -157,15 +161,16 @@ def test_redis_after_a_burst(guest: Guest) -> None:
         must(guest, f"until [ $({redis} dbsize) = 0 ]; do sleep 0.5; done")
         verdict, names, seen = answer(guest)
         gone = full - rss_kib(guest)
-        # the rest is kept by jemalloc, or given back by it while `try` looks
+        # The rest of the freed memory is kept by jemalloc, or given back by it while `try` observes
+        # redis.
         assert full > 60 << 10 and (verdict == "not worth it" or names[0] == "trim")
         assert (verdict == "not worth it") == (seen["waste_kib"] - seen["error_kib"] < 32 << 10)
         assert gone > 0
 
 
 def test_what_faults_all_the_time(guest: Guest) -> None:
-    """If a database has a process for each query, `try` counts the faults of the cgroup, also those
-    of ended processes.
+    """If a database starts a process for each query, `try` counts the faults of its cgroup,
+    including those of processes that have ended.
     """
     with service(guest, python(SORTS)):
         verdict, names, seen = answer(guest)
@@ -177,7 +182,9 @@ def test_what_faults_all_the_time(guest: Guest) -> None:
 
 
 def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
-    """`try` finds no gain for a Python service, a Go service and an idle program."""
+    """`try` proposes nothing for a Python service, a Go service and an idle program, as none would
+    gain by it.
+    """
     programs = [python(PYTHON), python(f"open({READY!r}, 'w'); import time; time.sleep(1e9)")]
     go = cache_dir() / "go/usr/lib/go-1.24"
     if go.is_dir():
@@ -201,9 +208,10 @@ def test_what_is_well(guest: Guest, tmp_path: Path) -> None:
 
 def test_short_of_memory(guest: Guest) -> None:
     """If a service without swap is above memory.high, it waits for memory, and `try` answers "not
-    now", although half of its huge pages is empty.
+    now", although half of the service's huge pages is empty.
     """
-    must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")  # else reclaim would split empty pages
+    # otherwise reclaim would split the huge pages with empty parts
+    must(guest, f"echo 511 >{KHUGEPAGED}/max_ptes_none")
     with service(guest, python(SHORT)):
         verdict, names, _ = answer(guest)
         assert (verdict, "trim" in names) == ("worth trying", True)

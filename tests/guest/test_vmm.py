@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The profile for virtual machines: QEMU runs on Debian's own kernel in a guest."""
+"""The profile for virtual machines, with QEMU running on Debian's own kernel in a guest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 75.0  # rough duration of each test, for the schedule
 
 
 def started(machines: Machines, arm: str) -> dict[str, float]:
-    """Start QEMU in fragmented memory, in a new guest; return the figures of the start."""
+    """Start QEMU in a new guest whose memory is fragmented; return the figures of this start."""
     machines.end()
     with new_guest("cloud", **vmm.NEEDS) as guest:
         return vmm.start_machine(guest, vmm.ARMS[arm])
@@ -25,8 +25,8 @@ def started(machines: Machines, arm: str) -> dict[str, float]:
 
 @pytest.mark.long
 def test_a_start_does_not_stall(machines: Machines) -> None:
-    """With the profile, a start of QEMU takes at most two thirds of the work, and gets about as
-    many huge pages.
+    """With the profile for virtual machines, a start of QEMU takes at most two thirds of the work
+    that it takes at stock, and QEMU gets about as many huge pages.
     """
     stock, profile = started(machines, "stock"), started(machines, "vm")
     assert profile["qemu"] < stock["qemu"] * 2 / 3
@@ -37,8 +37,8 @@ def test_a_start_does_not_stall(machines: Machines) -> None:
 
 @pytest.fixture
 def guest(machines: Machines) -> Guest:
-    """Return a guest with a policy that gives huge pages to each process, whether the process asks
-    for them or not.
+    """Return a guest with a policy that gives huge pages to each process, even if the process does
+    not request them.
     """
     guest = machines.get("cloud", mem="2G", cpus=1)
     back_to_boot(guest)
@@ -52,8 +52,8 @@ def guest(machines: Machines) -> Guest:
     ("backend", "asks"), [("ram", True), ("ram,share=on", False), ("memfd", False)]
 )
 def test_who_asks(guest: Guest, backend: str, asks: bool) -> None:
-    """The policy decides for private memory of QEMU, and never for shared memory; `thp --vms` shows
-    it by the share in huge pages.
+    """The policy decides about the private memory of QEMU, and never about its shared memory. The
+    share in huge pages that `thp --vms` prints shows it.
     """
     kind = f"memory-backend-{backend}"
     must(guest, vmm.qemu(64, kind))

@@ -23,13 +23,16 @@ from .tools import KHUGEPAGED, SCRIPT, THP, TRACING, VMSTAT, back_to_boot, histo
 
 pytestmark = pytest.mark.flavor("cloud")
 
-MIB, STEP = 128, 16  # size of the area, and the distance of used pages: one in 64 kB
+# MiB of the program's memory area, and distance of the pages that it uses: one in 64 kB
+MIB, STEP = 128, 16
 USED_KIB = (MIB << 10) // STEP
 CGROUP, OTHER = "/sys/fs/cgroup/waste", "/sys/fs/cgroup/other"
 ADVISED = 14  # MADV_HUGEPAGE
 TRIMMER = Path(__file__).with_name("trimmer.py")
-ALONE = 2 << 10  # most KiB of the program outside its area
-STOP_US = 40_000  # longest stop, other tasks included; to trim all at once takes over 100 ms
+ALONE = 2 << 10  # the program may have this many KiB of memory outside its area
+# longest time, in us, for which a thread of the program may be stopped, other tasks included; to
+# trim all memory at once takes over 100 ms
+STOP_US = 40_000
 
 
 @pytest.fixture
@@ -39,7 +42,9 @@ def counting(machines: Machines) -> Guest:
 
 
 def prepared(guest: Guest) -> Guest:
-    """Return the guest without the module, and with a khugepaged that fills no missing pages."""
+    """Unload the module from the guest, and let khugepaged fill no missing pages; return
+    the guest.
+    """
     back_to_boot(guest)
     must(guest, f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control; echo always >{THP}/enabled")
     must(guest, f"rmmod mmpolicy 2>/dev/null; echo 0 >{KHUGEPAGED}/max_ptes_none")
@@ -47,16 +52,16 @@ def prepared(guest: Guest) -> Guest:
 
 
 def inside(command: str) -> str:
-    """Return a shell command that runs a command in the cgroup."""
+    """Return a shell command that runs a command in the cgroup CGROUP."""
     return f"exec sh -c {shlex.quote(f'echo $$ >{CGROUP}/cgroup.procs; {command}')}"
 
 
 @contextmanager
 def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
-    """Run a process in a new cgroup, for a `with` block that begins when it has its memory; yield
-    its PID. At its end it checks its memory.
+    """Run a process in a new cgroup, for a `with` block that begins when the process has its
+    memory; yield its PID. At the end of the block, the process checks the content of its memory.
 
-    survives: whether it must exit with 0.
+    survives: whether the process must then exit with 0.
     """
     must(guest, f"mkdir {CGROUP}; rm -f /tmp/ready /tmp/over /tmp/said")
     job = guest.start(inside(f"exec {command}"))
@@ -74,14 +79,18 @@ def running(guest: Guest, command: str, survives: bool = True) -> Iterator[int]:
 def wasteful(
     guest: Guest, words: str = "", name: str = "stops", step: int = STEP, survives: bool = True
 ) -> Iterator[int]:
-    """Run a process that uses one page in `step` of its memory, for a `with` block."""
+    """Run a process that uses only one page in `step` pages of its memory, for a `with` block;
+    yield its PID.
+    """
     must(guest, f"cp {workload('stops')} /tmp/{name}")
     with running(guest, f"/tmp/{name} {MIB} {step} {words} >/tmp/said", survives) as pid:
         yield pid
 
 
 def said(guest: Guest) -> dict[str, Any]:
-    """Return what the process has reported at its end; its memory must have been right."""
+    """Return what the process has reported at its end. It must have found no wrong data in its
+    memory.
+    """
     found: dict[str, Any] = json.loads(must(guest, "cat /tmp/said"))
     assert found["mismatches"] == 0
     return found
@@ -96,8 +105,8 @@ def mmpolicy(guest: Guest, words: str) -> dict[str, Any]:
 
 
 def test_top_names_it(counting: Guest) -> None:
-    """`top` lists a wasteful process first within two intervals, with its empty memory to within
-    5 %.
+    """Within two intervals, `top` lists a process that wastes memory first, and shows its empty
+    memory with an error of at most 5 %.
     """
     waste = (MIB << 10) - USED_KIB
     with wasteful(counting) as pid:
@@ -116,7 +125,9 @@ def test_top_names_it(counting: Guest) -> None:
 
 
 def test_trim(counting: Guest) -> None:
-    """`trim` gives the empty memory back, changes no data, and stops no thread for long."""
+    """`trim` gives the empty memory of a process back, changes no data, and stops no thread of the
+    process for long.
+    """
     with wasteful(counting) as pid:
         planned = mmpolicy(counting, "trim --cgroup /waste --dry-run")
         assert rss(counting, pid) > MIB << 10
@@ -138,8 +149,8 @@ def test_trim(counting: Guest) -> None:
 
 
 def test_what_was_asked_for_is_left_alone(counting: Guest) -> None:
-    """`trim` splits folios with MADV_HUGEPAGE only with --include-madvised. Without it, the error
-    names their MiB.
+    """`trim` splits folios in memory with MADV_HUGEPAGE only if --include-madvised is given.
+    Without this option, it fails with an error that names the MiB of such folios.
 
     `recommend` proposes the command with this option.
     """
@@ -163,20 +174,22 @@ NOT_ADVISED = 15  # MADV_NOHUGEPAGE
 
 
 def huge(guest: Guest, pid: int) -> int:
-    """Return the memory of a process in huge pages, in kB."""
+    """Return how many kB of the process's memory are in huge pages."""
     field = "s/^AnonHugePages: *\\([0-9]*\\) kB/\\1/p"
     return int(must(guest, f"sed -n '{field}' /proc/{pid}/smaps_rollup"))
 
 
 def test_collapse(counting: Guest) -> None:
-    """`collapse` puts memory that is used in full into huge pages, although huge pages are off;
-    size and data stay.
+    """`collapse` moves memory that is used in full into huge pages, although sysfs disables huge
+    pages. The size of the memory and its data do not change.
     """
     collapses(counting)
 
 
 def collapses(guest: Guest) -> None:
-    """Check `collapse`: its plan, its result, the memory, a second run, and the longest stop."""
+    """Check `collapse`: its plan, its result, the memory of the process, a second run, and the
+    longest stop of a thread.
+    """
     must(guest, f"echo never >{THP}/enabled")
     with wasteful(guest, step=1) as pid:
         before = rss(guest, pid)
@@ -197,7 +210,7 @@ def collapses(guest: Guest) -> None:
     [(2, "", "not full"), (1, str(NOT_ADVISED), "forbidden by the program")],
 )
 def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: str) -> None:
-    """`collapse` leaves memory alone that is partly empty, or that has MADV_NOHUGEPAGE."""
+    """`collapse` does not touch memory that is partly empty, or that has MADV_NOHUGEPAGE."""
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, words, step=step) as pid:
         before = rss(counting, pid)
@@ -208,7 +221,9 @@ def test_collapse_leaves_alone(counting: Guest, step: int, words: str, cause: st
 
 
 def test_collapse_reclaims_nothing(counting: Guest) -> None:
-    """If a cgroup is close to memory.max, `collapse` stops before the kernel has to reclaim."""
+    """If the cgroup of a process is close to its memory.max, `collapse` stops before the kernel has
+    to reclaim memory.
+    """
     must(counting, f"echo never >{THP}/enabled")
     with wasteful(counting, step=1) as pid:
         room = f"$(($(cat {CGROUP}/memory.current) + (3 << 20)))"
@@ -222,7 +237,7 @@ def test_collapse_reclaims_nothing(counting: Guest) -> None:
 
 
 # A program that leaves no free block of 2 MB: nearly 256 MB are free in pieces of 15 pages at most,
-# and all other blocks are in huge pages.
+# and all other blocks of 2 MB are in huge pages.
 CRUMBLE = """
 import mmap, os, time
 def area(size, advice):
@@ -252,8 +267,8 @@ PROACTIVE = "/proc/sys/vm/compaction_proactiveness"
 
 
 def test_collapse_without_a_free_block(machines: Machines) -> None:
-    """If no block of 2 MB is free, `collapse` says so and changes nothing: no task compacts,
-    reclaims or is killed.
+    """If no block of 2 MB is free, `collapse` says so and changes nothing. Because of it, no task
+    compacts, reclaims or is killed.
     """
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)
@@ -279,8 +294,8 @@ def test_collapse_without_a_free_block(machines: Machines) -> None:
 
 
 def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> None:
-    """If the program is killed for lack of memory during a collapse, no memory of another cgroup is
-    reclaimed, and `collapse` ends.
+    """If a program is killed for lack of memory while `collapse` works on it, no memory of another
+    cgroup is reclaimed, and `collapse` ends.
     """
     must(counting, f"echo never >{THP}/enabled; mkdir {OTHER}")
     must(counting, f"sh -c 'echo $$ >{OTHER}/cgroup.procs; head -c 32M /dev/zero >/run/theirs'")
@@ -300,7 +315,9 @@ def test_collapse_of_one_that_is_killed_for_lack_of_memory(counting: Guest) -> N
 
 
 def test_collapse_heeds_a_profile(counting: Guest) -> None:
-    """If a profile has the policy `never`, `collapse` works only with --override-never."""
+    """If the profile of a process has the policy `never`, `collapse` works on the process only with
+    --override-never.
+    """
     must(counting, f"echo never >{THP}/enabled; modprobe mmpolicy; mmpolicy set anon_order never")
     with wasteful(counting, step=1) as pid:
         refused = counting.run(f"mmpolicy collapse --cgroup /waste {FAST}")
@@ -317,22 +334,22 @@ SETTINGS = f"grep -rs . {THP} --exclude=full_scans --exclude=pages_collapsed --e
 
 
 def ask(guest: Guest, word: str) -> None:
-    """Send a request to the program of HEAP, and wait for its answer."""
+    """Send a request to the program HEAP in the guest, and wait for its answer."""
     must(guest, f"rm -f /tmp/answered; echo {word} >/tmp/new; mv /tmp/new /tmp/ask")
     must(guest, "until [ -e /tmp/answered ]; do sleep 0.05; done")
 
 
 def until(guest: Guest, pid: int, field: str, test: str) -> None:
-    """Wait until a figure of a process's memory, in kB, passes a test of the shell; fail after a
-    minute.
+    """Wait until a figure of a process's memory (in kB) satisfies a test of the shell, such as "-ge
+    100"; fail after a minute.
     """
     value = f"$(sed -n 's/^{field}: *\\([0-9]*\\) kB/\\1/p' /proc/{pid}/smaps_rollup)"
     must(guest, f"for n in $(seq 600); do [ {value} {test} ] && exit; sleep 0.1; done; exit 1")
 
 
 def test_maintain(counting: Guest) -> None:
-    """`maintain` follows a heap that is filled, grows, is emptied and refilled. A kill of
-    `maintain` changes no setting, and a profile with `never` stops it.
+    """`maintain` follows a heap that is filled, grows, is emptied and refilled. If `maintain` is
+    killed, no setting changes, and a profile with the policy `never` stops it.
     """
     must(counting, f"echo never >{THP}/enabled; rm -f /tmp/ask")
     with running(counting, f"{HEAP} 16") as pid:
@@ -350,8 +367,8 @@ def test_maintain(counting: Guest) -> None:
 
 
 def maintains(guest: Guest, pid: int, gives_back: bool = True) -> None:
-    """Check that `maintain` follows a heap that grows, is emptied and refilled. Check that a kill
-    of `maintain` changes no setting, and that the metrics show it.
+    """Check that `maintain` follows a heap that grows, is emptied and refilled, that no setting
+    changes if `maintain` is killed, and that the metrics show this.
 
     gives_back: whether this kernel frees the empty pages of a folio that is split.
     """
@@ -388,8 +405,8 @@ def maintains(guest: Guest, pid: int, gives_back: bool = True) -> None:
 @pytest.mark.amd64("boots kernels of other series than the one that is chosen")
 @pytest.mark.parametrize("series", ["linux-6.1", "7.2", "7.3"])
 def test_series(machines: Machines, series: str) -> None:
-    """The verbs work without the module on Debian's other kernels; Linux 6.1 does not free the
-    pages of a split folio.
+    """`trim`, `collapse` and `maintain` work without the module on Debian's kernels of other
+    series. Linux 6.1 does not free the empty pages of a folio that is split.
     """
     guest = prepared(machines.get("cloud", series=series, mem="2G", icount=True))
     collapses(guest)
@@ -399,7 +416,9 @@ def test_series(machines: Machines, series: str) -> None:
 
 
 def test_it_does_not_come_back(counting: Guest) -> None:
-    """After `trim --bind`, memory that the service maps later has no folio with unused pages."""
+    """After `trim --bind`, memory that the service maps later has no folios with unused pages,
+    because its profile prevents them.
+    """
     later = inside(f"exec {workload('ops')} map 8192 every 0 8192 16 folios 0 8192")
     must(counting, "modprobe mmpolicy")
     with wasteful(counting) as pid:
@@ -413,8 +432,8 @@ def test_it_does_not_come_back(counting: Guest) -> None:
 
 
 def test_coverage(counting: Guest) -> None:
-    """The share in huge pages of a cgroup, and of a process that looks like a virtual machine, is
-    right before and after huge pages are split.
+    """mmpolicy shows which share of the memory of a cgroup is in huge pages, and of a process that
+    looks like a virtual machine. Both are right before and after huge pages are split.
     """
     name = 'container_memory_anon_thp_bytes{id="/waste"}'
 
@@ -434,13 +453,15 @@ def test_coverage(counting: Guest) -> None:
     said(counting)
 
 
-SIZES = {"2048": "", "64": " --include-madvised"}  # for 64 kB, reading smaps would take too long
+# folio sizes in kB, each with the options of `trim` for it; with 64 kB, reading smaps would take
+# too long
+SIZES = {"2048": "", "64": " --include-madvised"}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_recommend(counting: Guest, size: str) -> None:
-    """`recommend` names the wasteful service and a command, which has the effect that it
-    predicts.
+    """`recommend` names the wasteful service and a command, and this command has the effect that
+    `recommend` predicts.
     """
     must(counting, f"echo never >{THP}/enabled; echo always >{THP}/hugepages-{size}kB/enabled")
     with wasteful(counting) as pid:
@@ -458,8 +479,8 @@ def test_recommend(counting: Guest, size: str) -> None:
 
 
 def test_threaded_cgroups(counting: Guest) -> None:
-    """Memory of a threaded cgroup is charged to its domain, and `recommend` names the domain; verbs
-    accept both.
+    """The memory of processes in a threaded cgroup is charged to the cgroup's domain. `recommend`
+    names the domain; verbs accept both cgroups as their target.
     """
     child = f"{CGROUP}/threads"
     with wasteful(counting) as pid:
@@ -499,19 +520,23 @@ TOP = "top -n 1 --interval 1 --cpu 100 --cgroup /waste"
 
 
 def having(guest: Guest, kind: str, words: str = "") -> AbstractContextManager[int]:
-    """Run a process with memory of one kind (kinds.py), for a `with` block; yield its PID."""
+    """Run a process that has memory of one kind, made by kinds.py, for a `with` block; yield its
+    PID.
+    """
     return running(guest, f"{WITH_KINDS} {kind} {words}")
 
 
 def of_kind(guest: Guest, kind: str) -> tuple[float, dict[str, Any]]:
-    """Return how many kB of this kind `top` reports for the only process, and its row."""
+    """Return how many kB of this kind of memory `top` reports for the only process, and the
+    process's row.
+    """
     (row,) = mmpolicy(guest, TOP)["processes"]
     return row["kinds_kib"][kind], row
 
 
 def left_alone(guest: Guest, pid: int, cause: str) -> int:
-    """Return how many kB `trim` has left alone for this cause. It must have given nothing back, and
-    have exited with 5.
+    """Return how many kB `trim` has left as they were for this cause. It must have given nothing
+    back, and have exited with 5.
     """
     done = guest.run(f"mmpolicy trim --pid {pid} --json 2>/dev/null")
     (row,) = json.loads(done.out)["processes"]
@@ -524,8 +549,8 @@ EMPTY = WHOLE - WHOLE // STEP
 
 
 def test_pinned_folios(counting: Guest) -> None:
-    """`trim` leaves folios alone that are pinned, by a pipe (all, or each fourth) or by io_uring
-    (all), reports them, and splits the others.
+    """`trim` does not split folios that are pinned, by a pipe (all of an area, or each fourth) or
+    by io_uring (all), and reports them. It splits the other folios.
     """
     with having(counting, "pinned", "all some io_uring") as pid:
         before = rss(counting, pid)
@@ -538,8 +563,8 @@ def test_pinned_folios(counting: Guest) -> None:
 
 
 def test_locked_folios(counting: Guest) -> None:
-    """`trim` leaves memory alone that is locked by mlock(), MAP_LOCKED or MLOCK_ONFAULT, with its
-    empty pages.
+    """`trim` does not touch memory that is locked by mlock(), MAP_LOCKED or MLOCK_ONFAULT, although
+    some of it is empty.
     """
     with having(counting, "locked", "after mapped onfault") as pid:
         kib, _ = of_kind(counting, "locked")
@@ -548,8 +573,8 @@ def test_locked_folios(counting: Guest) -> None:
 
 
 def test_shared_memory_in_large_folios(counting: Guest) -> None:
-    """`top` looks at a memfd, a tmpfs and inherited memory; `trim` reports that a split would free
-    nothing of them.
+    """`top` also looks at shared memory: a memfd, a tmpfs, and anonymous shared memory. `trim`
+    reports that a split of its folios would free nothing.
     """
     must(counting, f"echo always >{THP}/shmem_enabled; mount -t tmpfs -o huge=always x /dev/shm")
     try:
@@ -566,8 +591,8 @@ def test_shared_memory_in_large_folios(counting: Guest) -> None:
 
 
 def test_hugetlb(counting: Guest) -> None:
-    """`top` reports the hugetlb pages of a process, be they private, shared or in a memfd; `thp`
-    shows the pool with its free pages.
+    """`top` reports the hugetlb pages of a process, whether they are private, shared or in a memfd.
+    `thp` shows the hugetlb pool with its free pages.
     """
     must(counting, "echo 32 >/proc/sys/vm/nr_hugepages")
     try:
@@ -583,8 +608,8 @@ def test_hugetlb(counting: Guest) -> None:
 
 
 def test_ksm(counting: Guest) -> None:
-    """`top` reports pages that KSM has merged (all, half of them or in pairs), and does not count
-    them as waste.
+    """`top` reports the pages that KSM has merged (all of an area, half of it, or in pairs), and
+    does not count them as waste.
     """
     ksm = "/sys/kernel/mm/ksm"
     must(counting, f"echo 0 >{ksm}/sleep_millisecs; echo 20000 >{ksm}/pages_to_scan")
@@ -601,8 +626,8 @@ def test_ksm(counting: Guest) -> None:
 
 @pytest.mark.parametrize("words", ["dontneed munmap", "small"])
 def test_partly_unmapped(counting: Guest, words: str) -> None:
-    """If one page of each folio is mapped, the others are in no RSS, but are charged; `top` reports
-    them, and `trim` frees them.
+    """If only one page of each folio is mapped, the other pages are in no RSS, but are still
+    charged to the cgroup. `top` reports them, and `trim` frees them.
     """
     if words == "small":
         must(counting, f"echo never >{THP}/hugepages-2048kB/enabled")
@@ -617,7 +642,7 @@ def test_partly_unmapped(counting: Guest, words: str) -> None:
 
 
 def test_lazily_freed(counting: Guest) -> None:
-    """`top` and `show` report memory that is freed lazily, without the module."""
+    """`top` and `show` report the lazily freed memory of a process, even without the module."""
     with having(counting, "lazily", "all half single") as pid:
         kib, _ = of_kind(counting, "lazily_freed")
         assert abs(kib - 2.5 * WHOLE) < 0.3 * WHOLE
@@ -627,8 +652,8 @@ def test_lazily_freed(counting: Guest) -> None:
 
 
 def test_guards_are_not_swapped(counting: Guest) -> None:
-    """Guard pages (Linux 6.13) are not reported as swapped, although pagemap shows them so. Linux
-    6.12 has none, and refuses the call.
+    """mmpolicy does not report guard pages (Linux 6.13) as swapped, although pagemap shows them as
+    such. Linux 6.12 has no guard pages, and refuses the call.
     """
     if counting.series == "6.12":
         refused = counting.run(f"{WITH_KINDS} guards many")
@@ -648,8 +673,8 @@ ZSWAP = "/sys/module/zswap/parameters/enabled"
 
 @pytest.mark.parametrize("zswap", ["N", "Y"])
 def test_swapped(machines: Machines, zswap: str) -> None:
-    """Memory in swap or zswap is reported as such, does not count as waste, and stays there while
-    verbs look or collapse.
+    """Memory in swap or zswap is reported as such, and does not count as waste. It stays in swap
+    while verbs look at the process or collapse its memory.
     """
     guest = machines.get("cloud", mem="2G", cpus=2, swap="1G")
     if zswap == "Y" and guest.series == "6.12":  # Debian's 6.12 has no zswap
@@ -683,8 +708,9 @@ def test_swapped(machines: Machines, zswap: str) -> None:
 
 
 LOCKS = f"{TRACING}/events/mmap_lock"
-# An awk program for the trace: prints the longest hold in microseconds, and the number of holds, of
-# the mmap_lock of other processes. The program that is traced takes its own lock for writing.
+# An awk program for the trace of mmap_lock. It prints the longest time in microseconds for which a
+# lock of another process was held, and how often such locks were held. A process takes its own lock
+# for writing, so that is left out.
 HOLDS = """
 { for (i = 1; i <= NF && $i !~ /^mmap_lock_/; i++); if (i > NF) next; now = $(i - 1) + 0
   mm = $(i + 1) }
@@ -694,13 +720,15 @@ $i ~ /released/ && mm in began { took = now - began[mm]; delete began[mm]; holds
 END { for (mm in holds) if (!(mm in own)) { sum += holds[mm]; if (most[mm] > all) all = most[mm] }
   printf "%d %d\\n", all * 1e6, sum }
 """
-HOLD_US = 2000  # default limit of a hold, by the guest's clock, which counts instructions
+# default limit, in us, of the time for which mmpolicy may hold an mmap_lock, by the guest's clock,
+# which counts instructions
+HOLD_US = 2000
 LOOKS = ("trim --pid {pid} --dry-run", "map {pid} --summary", "top -n 1 --interval 1 --cpu 100")
 
 
 def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
-    """Run a command, and return by the kernel's trace how long it has held the lock of another
-    process at most, in us, and the number of holds.
+    """Run a command. Return, by the kernel's trace, for how many us at most it has held the
+    mmap_lock of another process, and how often it has held one.
     """
     traced = f"echo $$ >{TRACING}/set_event_pid; exec {command} >/dev/null 2>&1"
     must(guest, f"echo >{TRACING}/trace; echo 1 >{LOCKS}/enable")
@@ -712,8 +740,8 @@ def longest_hold(guest: Guest, command: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("word", "looks"), [("together", LOOKS), ("spread", LOOKS[:1])])
 def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[str]) -> None:
-    """If a program has 64 GiB of reserved address space, verbs that look at it hold its lock within
-    the limit; reading smaps takes longer.
+    """If a program has reserved 64 GiB of address space, the verbs that look at it hold its
+    mmap_lock no longer than the limit. A read of smaps holds it for longer.
     """
     must(counting, f"echo 16384 >{TRACING}/buffer_size_kb")
     with having(counting, "reserved", word) as pid:
@@ -727,7 +755,7 @@ def test_how_long_looks_hold_a_lock(counting: Guest, word: str, looks: Sequence[
     assert all(holds > 10 and longest <= HOLD_US for longest, holds in found.values()), found
 
 
-# Makes many sleeping processes, each of which has written to some memory.
+# Starts many processes, each of which writes to some memory, and then sleeps.
 INTERVALS = 40
 CROWD = """
 import os, signal, time
@@ -751,8 +779,8 @@ echo $before $after $begin $end
 
 @pytest.mark.long
 def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
-    """With 2,000 processes, `top` takes a hundredth of a CPU, by the CPU time that the kernel has
-    counted over its intervals.
+    """On a host with 2,000 processes, `top` uses a hundredth of a CPU, by the CPU time that the
+    kernel has counted for it over several intervals.
     """
     number = 2000
     must(counting, "rm -f /tmp/ready /tmp/top; touch /tmp/top")
@@ -777,7 +805,7 @@ def test_top_takes_a_hundredth_of_a_cpu(counting: Guest) -> None:
 KASAN = [pytest.mark.flavor("traced-kasan"), pytest.mark.full]  # Debian's sources, without hooks
 
 
-# Words for ops: a huge page and smaller folios are inherited, moved, written, swapped out and
+# Arguments of ops: a huge page and smaller folios are inherited, moved, written, swapped out and
 # partly freed.
 MOVE = "map 640 every 0 640 16 fork move 7 verify every 3 640 32 madvise 0 640 21 verify"
 MOVE += " munmap 100 300 fill 100 300 every 100 300 5 verify munmap 0 640"
@@ -787,8 +815,8 @@ HAPPENS = ("thp_split_page", "pswpout", "pswpin")
 
 
 def again_and_again(command: str) -> str:
-    """Return a shell loop that runs a program in the cgroup until /tmp/over exists; it prints a
-    line for each success, and ends at the first failure.
+    """Return a shell loop that runs a program in the cgroup again and again until /tmp/over exists.
+    It prints a line after each success, and ends at the first failure.
     """
     program = command.format(ops=workload("ops"), keep=workload("keep"))
     once = f"(echo 0 >{CGROUP}/cgroup.procs; exec {program})"
@@ -804,8 +832,8 @@ def again_and_again(command: str) -> str:
     ),
 )
 def test_nothing_is_lost(machines: Machines, flavor: str, trims: int, times: int) -> None:
-    """While `trim` splits folios, memory is written, freed, swapped out, inherited, moved and
-    unmapped, and no data is lost.
+    """No data is lost if `trim` splits folios while processes write to their memory, free, swap,
+    inherit, move and unmap it.
     """
     guest = machines.get(flavor, mem="2G", cpus=2, swap="1G")
     back_to_boot(guest)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The way back to stock: it waits neither for memory, nor for a writer, nor for a process."""
+"""When all policies go to stock, by a reset or an expiry of the lease, this waits neither for
+memory, nor for a writer, nor for a process.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ from .conftest import Machines
 from .tools import ROOT, must
 
 LATEST_MS = 1500
-LATEST_ONCE_MS = 5000  # limit for one of three expiries, as the host may be busy for a while
+# limit in ms for one of three expiries of the lease, as the host may be busy for a while
+LATEST_ONCE_MS = 5000
 STATS = "/sys/kernel/debug/mmpolicy/default/anon_order/stats"
 DEFAULT = f"{ROOT}/profiles/default"
-# Makes a writer of the module sleep for 6 s with its lock, so that other writers wait.
+# Commands that let a writer of the module's files sleep for 6 s while it holds the module's lock,
+# so that other writers wait.
 STUCK = f"""
 echo a >{ROOT}/profiles/create
 rmmod mmpolicy_slow_listener 2>/dev/null
@@ -30,8 +34,8 @@ echo $$ >{ROOT}/profiles/a/pids
 COMES_AND_GOES = f"""
 while :; do echo w >{ROOT}/profiles/create; echo w >{ROOT}/profiles/delete; done
 """
-# A program with single pages, some of them freed lazily. Each of its forks copies page tables under
-# its mmap_lock.
+# A program with single pages, some of them freed lazily. It forks again and again; each fork copies
+# its page tables while it holds its mmap_lock.
 FORKS = """
 import mmap, os
 area = mmap.mmap(-1, 600 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -48,7 +52,7 @@ while True:
 
 @contextmanager
 def going_on(guest: Guest, *commands: str) -> Iterator[None]:
-    """Run these commands in the background during a `with` block."""
+    """Run these commands of the shell in the background during a `with` block."""
     with ExitStack() as stack:
         for command in commands:
             stack.callback(guest.start(command).stop)
@@ -57,14 +61,16 @@ def going_on(guest: Guest, *commands: str) -> Iterator[None]:
 
 
 def stays_on(guest: Guest, file: str, text: str) -> int:
-    """Write to a file; return for how many ms the policy is still asked afterwards."""
+    """Write a text to a file of the module, which ends the policy; return for how many ms after the
+    write the policy is still asked.
+    """
     found = ran(guest, f"{workload('until_off')} {STATS} {ROOT}/{file} {text}")
     assert found["off_ms"] >= found["on_ms"]
     return int(found["on_ms"])
 
 
 def everything_on(guest: Guest) -> None:
-    """Choose a policy that shows in faults, and one that has a worker."""
+    """Choose a policy that is asked at each fault, and one that has a worker in the kernel."""
     must(guest, f"echo fixed >{DEFAULT}/anon_order/policy; echo cap >{DEFAULT}/madv_free/policy")
 
 
@@ -77,8 +83,8 @@ WAYS = pytest.mark.parametrize(
 
 @WAYS
 def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str) -> None:
-    """A reset or an expiry does not wait for a writer that sleeps with the lock; the writer's
-    change is not applied afterwards.
+    """A reset, or the end of the lease, does not wait for a writer that sleeps while it holds the
+    module's lock. The change of that writer is not applied afterwards.
     """
     everything_on(loaded)
     start = "" if file == "reset" else f"while grep -q '^0' {ROOT}/lease_ms; do :; done"
@@ -91,8 +97,8 @@ def test_while_a_writer_is_stuck(loaded: Guest, file: str, text: str, state: str
 
 
 def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
-    """While memory is very short, each expiry succeeds, and two of three take no longer
-    than usual.
+    """While memory is very short, all policies go to stock each time when the lease expires, and
+    two of three times as fast as usual.
     """
     guest = machines.get(mem="1G", cpus=2, swap="512M")
     must(guest, "modprobe mmpolicy")
@@ -107,8 +113,8 @@ def test_expiry_while_memory_is_fought_for(machines: Machines) -> None:
 
 
 def test_expiry_while_a_large_process_forks(loaded: Guest) -> None:
-    """An expiry does not wait for a large process that forks, and so holds its mmap_lock nearly all
-    the time.
+    """When the lease expires, the way to stock does not wait for a large process that forks again
+    and again, and so holds its mmap_lock nearly all the time.
     """
     everything_on(loaded)
     with going_on(loaded, f"exec /usr/bin/python3 -c {shlex.quote(FORKS)}"):

@@ -21,9 +21,10 @@ from lab.programs import must, ran, workload
 __all__ = ["POINT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
-TOP = "/sys/fs/cgroup/t"  # parent of the cgroups of tests
+TOP = "/sys/fs/cgroup/t"  # the cgroup in which tests make their cgroups
 RMDIR = f"find {TOP} -depth -type d -exec rmdir {{}} +"
-# Runs scripts that import the command or tests/lab, with the bytecode compiled on the host.
+# Runs a Python script that imports mmpolicy or tests/lab; its bytecode was compiled on this
+# machine.
 SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
@@ -32,9 +33,9 @@ VMSTAT = "/proc/vmstat"
 LRU_GEN = "/sys/kernel/mm/lru_gen/enabled"
 WITHOUT_LRU_GEN = f"if [ -e {LRU_GEN} ]; then echo n >{LRU_GEN}; fi"
 
-# The kernel's defaults of all settings that the tests change. Debian's kernel differs in `enabled`:
-# under its `always` every process gets 2 MB folios, so a test could not tell which processes a
-# policy has reached. Tests of README.md, of the tutorial and of verbs use `always`.
+# Restores the kernel's defaults of all settings that tests change. Debian's kernel differs in
+# `enabled`: under its `always` every process gets 2 MB folios, so a test could not tell which
+# processes a policy has reached. Tests of README.md, of the tutorial and of verbs use `always`.
 BOOT = f"""
 [ ! -d {ROOT} ] || rmmod mmpolicy
 {RMDIR} 2>/dev/null
@@ -49,8 +50,8 @@ echo 64 >{KHUGEPAGED}/max_ptes_swap
 echo 20 >/proc/sys/vm/compaction_proactiveness
 """
 
-# After this number of turns, each policy of each point was on once. All points turn together, as
-# they do not affect each other.
+# After this number of turns, each policy of each hook point was on once. All hook points change at
+# the same time, as they do not affect each other.
 TURNS = 4
 TURN = """
 modprobe mmpolicy || exit
@@ -66,13 +67,15 @@ Pages = dict[int, int]
 
 
 def back_to_boot(guest: Guest) -> None:
-    """Unload the module, restore settings of the kernel, and remove cgroups of tests."""
+    """Unload the module, restore the kernel's settings to those after the boot, and remove the
+    cgroups that tests have made.
+    """
     must(guest, BOOT)
 
 
 def with_defaults(guest: Guest, group: str) -> Guest:
-    """Set Debian's defaults of huge pages in a guest, and make a cgroup. khugepaged may not fill
-    missing pages.
+    """Set Debian's defaults of huge pages in a guest, make a cgroup, and return the guest.
+    khugepaged may not fill missing pages, as it would hide empty ones.
     """
     back_to_boot(guest)
     must(guest, f"mkdir -p /etc/mmpolicy {group}; echo always >{THP}/enabled")
@@ -82,30 +85,32 @@ def with_defaults(guest: Guest, group: str) -> Guest:
 
 
 def switch(guest: Guest, policy: str, **knobs: int) -> None:
-    """Set knobs of a policy of anon_order, then switch to it."""
+    """Set knobs of a policy of anon_order, and then choose this policy in the default profile."""
     writes = [f"echo {value} >{POINT}/{policy}/{knob} || exit" for knob, value in knobs.items()]
     must(guest, "\n".join([*writes, f"echo {policy} >{POINT}/policy"]))
 
 
 def turn_policies(guest: Guest, turn: int) -> None:
-    """Load the module, and switch each point to the policy of this turn."""
+    """Load the module, and choose for each hook point the policy of this turn."""
     must(guest, TURN.format(root=ROOT, turns=TURNS, turn=turn))
 
 
 def touch(guest: Guest, pattern: str, mib: int = 16, rounds: int = 1) -> dict[str, Any]:
-    """Run the workload touch, which fails if memory has wrong data; return its output."""
+    """Run the workload touch, and return what it prints. It fails if its memory has wrong data."""
     return ran(guest, f"{workload('touch')} {pattern} {mib} {rounds}")
 
 
 def readme(heading: str, page: str = "README.md") -> list[list[str]]:
-    """Return the commands of each block below a heading of README.md, or of another page."""
+    """Return the commands of each code block below a heading of README.md, or of another page."""
     text = (TREE / page).read_text().partition(f"\n## {heading}\n")[2]
     blocks = re.findall(r"^```\n(.*?)^```$", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     return [block.splitlines() for block in blocks]
 
 
 def ops_command(words: str, *shell: str) -> str:
-    """Return a command for the workload ops; each "sh" in words takes one item of shell."""
+    """Return a shell command that runs the workload ops with these words as arguments. Each "sh" in
+    them takes the next item of `shell`, which ops then runs.
+    """
     commands = iter(shell)
     argv = []
     for word in words.split():
@@ -114,15 +119,17 @@ def ops_command(words: str, *shell: str) -> str:
 
 
 def histograms(output: str) -> list[Pages]:
-    """Return the numbers of pages by order that each command "folios" of ops has printed. Pages
-    that are not mapped do not count.
+    """For each command "folios" that ops has run, return how many pages it has printed for each
+    folio order. Pages that are not mapped do not count.
     """
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return [{int(key): n for key, n in line.items() if key != "none"} for line in lines]
 
 
 def folios(guest: Guest, words: str, *shell: str) -> list[Pages]:
-    """Run ops, which fails if memory has wrong data; return what histograms() finds."""
+    """Run the workload ops, which fails if its memory has wrong data; return for each of its
+    commands "folios" the number of pages in folios of each order.
+    """
     return histograms(must(guest, ops_command(words, *shell)))
 
 
@@ -135,7 +142,7 @@ def vmstat(guest: Guest, key: str) -> int:
 
 
 class Poke(NamedTuple):
-    """A write that must fail, with one of these errors."""
+    """A write to a file that must fail, with one of the given errors."""
 
     path: str
     text: str
@@ -144,7 +151,9 @@ class Poke(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of a write, as poke.py reports it."""
+    """The result of a write as poke.py reports it: the name of its error, and the values of the
+    file before and after it.
+    """
 
     error: str
     before: str | None
@@ -152,7 +161,7 @@ class Outcome(NamedTuple):
 
 
 def poke(guest: Guest, pokes: Iterable[Poke], uid: int = 0) -> list[tuple[Poke, Outcome]]:
-    """Make all writes as this user, in order; return the outcome of each."""
+    """Make all writes in the guest as this user, in order; return each write with its outcome."""
     rest = list(pokes)
     done: list[tuple[Poke, Outcome]] = []
     while rest:
@@ -175,7 +184,8 @@ def refused(outcomes: list[tuple[Poke, Outcome]]) -> None:
 
 
 def checkers(name: str, *debug: int, kasan: int, kcsan: int = 0) -> pytest.MarkDecorator:
-    """Mark a test for the kernels with checkers; the numbers are rounds or seconds on each of them.
+    """Mark a test to run on the kernels with checkers. The numbers are its rounds or seconds on
+    each of these kernels.
 
     The kernel debug has lockdep, PROVE_RCU and DEBUG_ATOMIC_SLEEP, kasan also KASAN and kmemleak,
     and kcsan KCSAN. Only the first number of debug is for every run; ./dev test --full adds the

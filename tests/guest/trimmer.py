@@ -35,13 +35,14 @@ def noted(pieces: Iterable[Piece], known: list[Piece]) -> Iterator[Piece]:
 
 
 def main(cgroup: str, trims: int, times: int) -> None:
-    """Trim one process after the other, until TRIMS writes are made; a process may exit
-    meanwhile.
+    """Trim one process of the cgroup after the other, until TRIMS writes were made. A process may
+    exit while it is trimmed.
     """
     host, found, rng = Host(Tree("/")), Counter[str](), random.Random(1)
     seen, holds = set[int](), Holds(host.tree)
-    os.nice(-10)  # this process gets a CPU for itself; the guest has another one
-    end = time.monotonic() + 60  # gives up after 60 s without a process
+    os.nice(-10)  # so that this process keeps a CPU for itself; the guest has another one
+    # the script gives up after 60 s in which the cgroup has had no process
+    end = time.monotonic() + 60
     while found["writes"] < trims and time.monotonic() < end:
         pids = [int(pid) for pid in cgroup_pids(host.tree, cgroup)]
         if not pids:

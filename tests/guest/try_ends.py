@@ -33,7 +33,7 @@ from mmpolicy.host.files import CONTROL
 SEED, FIRST, ROUNDS = map(int, sys.argv[1:4])
 CGROUP, LOAD = sys.argv[4:]
 GROUP = Path(f"/sys/fs/cgroup{CGROUP}")
-OWN = Path("/sys/fs/cgroup/trial")  # cgroup of the trial's own processes
+OWN = Path("/sys/fs/cgroup/trial")  # the cgroup in which the trial's own processes run
 STORE, TOLD = Path("/var/lib/mmpolicy"), Path("/run/try-ends.txt")
 TYPED, STATE = Path("/run/try-ends-typed.txt"), f"{CONTROL}/state"
 PHASES = ("start", "blocks", "blocks", "keep")
@@ -48,8 +48,8 @@ def shell(text: str) -> str:
 
 
 def begin() -> int:
-    """Start a trial in a cgroup of its own, and in a process that has imported all before; return
-    its pid.
+    """Start a trial of `try` in a process that has already imported all Python modules, and in a
+    cgroup of its own; return its pid.
     """
     pid = os.fork()
     if not pid:
@@ -67,7 +67,7 @@ def begin() -> int:
 
 
 def work() -> None:
-    """Start the load, unless it runs in its cgroup already."""
+    """Start the service that the trial is about, unless it runs in its cgroup already."""
     GROUP.mkdir(exist_ok=True)
     if not (GROUP / "cgroup.procs").read_text():
         words = ["sh", "-c", f"echo $$ >{GROUP}/cgroup.procs; {LOAD}"]
@@ -76,7 +76,7 @@ def work() -> None:
 
 
 def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-    """Wait until what() is true; raise an error after these seconds."""
+    """Wait until what() returns true; raise an error if this takes longer than `seconds`."""
     end = time.monotonic() + seconds
     while not what():
         if time.monotonic() > end:
@@ -87,8 +87,8 @@ def wait_for(what: Callable[[], object], seconds: float = PATIENCE_S) -> None:
 
 
 def state() -> tuple[State, list[str]]:
-    """Return the state that is in force, without the parts of experiments, and the names of the
-    manifests that a boot would apply.
+    """Return the settings of the module that are in force, without those of experiments, and the
+    names of the manifests that a boot would apply.
     """
     now = {key: value for key, value in read_state(TREE).items() if not is_ours(key)}
     return now, sorted(path.name for path in Path("/etc/mmpolicy").iterdir())
@@ -107,7 +107,7 @@ def ended(pid: int) -> bool:
 
 
 def phase() -> str:
-    """Return the phase in the record of the trial; "" if there is no record."""
+    """Return the phase that the record of the trial names; "" if there is no record."""
     for path in (STORE / "try").glob("*.json"):
         with suppress(ValueError, FileNotFoundError):
             return str(json.loads(path.read_text())["phase"])
@@ -121,7 +121,7 @@ def rest(pid: int, seconds: float) -> None:
 
 
 def wait_for_moment(rng: random.Random, at: str, pid: int) -> None:
-    """Wait until a random moment of this phase of the trial, or until the trial has ended."""
+    """Wait until a random moment in this phase of the trial, or until the trial has ended."""
     if at == "start":
         rest(pid, rng.uniform(0, 2))
     elif at == "blocks":
@@ -133,7 +133,9 @@ def wait_for_moment(rng: random.Random, at: str, pid: int) -> None:
 
 
 def end_one(pid: int, rng: random.Random) -> None:
-    """Kill one of the trial's processes at random; after the lease, end the rest by SIGTERM."""
+    """Kill one of the trial's processes, chosen at random. After the lease has passed, end the rest
+    by SIGTERM.
+    """
     pids = [*map(int, (OWN / "cgroup.procs").read_text().split())]
     with suppress(ProcessLookupError):
         os.kill(rng.choice(pids or [pid]), signal.SIGKILL)
@@ -142,28 +144,30 @@ def end_one(pid: int, rng: random.Random) -> None:
 
 
 def fill_disk(pid: int, _rng: random.Random) -> None:
-    """Fill the disk that has the samples and the record; after the lease, end the trial."""
+    """Fill the disk on which the trial writes its samples and its record. After the lease has
+    passed, end the trial.
+    """
     shell(f"cat /dev/zero >{STORE}/fill")
     rest(pid, LEASE_S)
     os.kill(pid, signal.SIGTERM)
 
 
 def end_service(_pid: int, _rng: random.Random) -> None:
-    """Kill the service and remove its cgroup, as systemd does with a unit that is removed."""
+    """Kill the service, and remove its cgroup, as systemd does with a unit that has ended."""
     (GROUP / "cgroup.kill").write_text("1")
     wait_for(lambda: not (GROUP / "cgroup.procs").read_text())
     GROUP.rmdir()
 
 
 def restart(pid: int, rng: random.Random) -> None:
-    """End the service, and start it again in a new cgroup."""
+    """Kill the service, and start it again in a new cgroup."""
     end_service(pid, rng)
     work()
 
 
 def boot(_pid: int, _rng: random.Random) -> None:
-    """Do what a boot does: end all processes, remove the module and /run/mmpolicy, and start
-    mmpolicy.service after the cgroup exists.
+    """Imitate a boot: end all processes, remove the module and /run/mmpolicy, and start
+    mmpolicy.service after the cgroup of the service exists.
     """
     (OWN / "cgroup.kill").write_text("1")
     (GROUP / "cgroup.kill").write_text("1")
@@ -175,7 +179,7 @@ def boot(_pid: int, _rng: random.Random) -> None:
 
 
 def start_module() -> None:
-    """Do what mmpolicy.service does at its start."""
+    """Load the module and apply the manifests, as mmpolicy.service does at its start."""
     shell("modprobe mmpolicy")
     run("apply", "--skip-missing", "--skip-invalid", "/etc/mmpolicy")
 
@@ -187,21 +191,25 @@ def upgrade(_pid: int, _rng: random.Random) -> None:
 
 
 def begin_second(pid: int, _rng: random.Random) -> None:
-    """Check that a second trial is refused while the first one runs; then end the first one."""
+    """Check that a second trial is refused while the first one runs. Then end the first one."""
     code, text = run(*TRY)
     assert code == Exit.EXPERIMENT or ended(pid), f"{code}: {text}"
     os.kill(pid, signal.SIGTERM)
 
 
 def stop(pid: int, _rng: random.Random) -> None:
-    """End the trial by `try --stop`; kill it if that was too early to find it."""
+    """End the trial by `try --stop`. If the trial had not begun then, so that the command did not
+    find it, kill its process.
+    """
     run("try", "--stop")
     rest(pid, LEASE_S)
     os.kill(pid, signal.SIGKILL)
 
 
 def set_shadow(pid: int, _rng: random.Random) -> None:
-    """Set a knob with --force, as a person may who does not wait for the end of the trial."""
+    """Set the shadow policy with --force, as an administrator may who does not wait for the end of
+    the trial.
+    """
     code, text = run("set", "anon_order", "shadow=adaptive", "--force")
     TYPED.write_text(f"{code}: {text}")
     rest(pid, LEASE_S)
@@ -226,8 +234,8 @@ ENDS: dict[str, Callable[[int, random.Random], object]] = {
 
 
 def check_set() -> str:
-    """Check that the knob of set_shadow() is set, unless the lease has expired, which sets all to
-    stock; then undo it. Return what is wrong, or "".
+    """Check that the shadow policy which set_shadow() has chosen is set, unless the lease has
+    expired, which sets all to stock; then undo it. Return what is wrong, or "".
     """
     seen, now = TREE.read(f"{CONTROL}/profiles/default/anon_order/shadow"), TREE.read(STATE)
     if ("[adaptive]" in seen) == (now == "expired") or not TYPED.read_text().startswith("0:"):
@@ -237,7 +245,9 @@ def check_set() -> str:
 
 
 def decision() -> str:
-    """Return the decision of the trial, with its reasons, from its record; "" without a record."""
+    """Return the decision of the trial, with its reasons, as its record has it; "" if there is no
+    record.
+    """
     for path in (STORE / "try").glob("*.json"):
         with suppress(ValueError, FileNotFoundError):
             page = json.loads(path.read_text())["page"]
@@ -248,7 +258,9 @@ def decision() -> str:
 
 
 def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
-    """Return how the change of the trial stands, and what is wrong with that, or ""."""
+    """Return two texts after an end of the trial: how its change stands, and what is wrong, or ""
+    if nothing is. before: the settings in force before the trial.
+    """
     now = state()
     code, text = run("try", "--status", "--json")
     if code == Exit.FAILED and not phase():
@@ -273,7 +285,9 @@ def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
 
 
 def one(number: int) -> dict[str, object]:
-    """Run round `number`; its "fault" is "" if all is well."""
+    """Run round `number` of the test: a trial that ends or is disturbed in one way. In the returned
+    data, "fault" is "" if nothing is wrong.
+    """
     rng = random.Random(f"{SEED} {number}")
     kind, at = [*ENDS][number % len(ENDS)], rng.choice(PHASES)
     shell(f"rm -rf {STORE}/* {TOLD} /etc/mmpolicy/*")

@@ -20,19 +20,21 @@ from types import MappingProxyType
 from mmpolicy.ab.design import ALPHA, Pairs, at_margin, differences, log_of_ratio, with_lost
 from mmpolicy.ab.metrics import Metric
 
-# Values of k, in units of the root mean square of d so far. The best k is not known, so the
-# e-processes of all k are averaged.
+# Rates k of the bets whose product is the evidence; each is in units of the root mean square of the
+# differences so far. The best rate is not known, so the evidence is the mean over all rates.
 RATES = (0.15, 0.3, 0.6, 1.0, 1.6, 2.5)
 STEPS = 12  # bisection steps of _end()
-FAR = 8.0  # the ends of an interval are searched up to this multiple of the spread of the pairs
+# An end of an interval is searched up to this multiple of the spread of the pairs; if it is not
+# found, it is infinite.
+FAR = 8.0
 MOST = 100.0  # largest effect that is searched for, as a logarithm
 ROOT_STEPS = 60  # bisection steps of _root()
 HALF = log(2)
 
 
 def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
-    """Return the largest value that the e-process of the differences d has reached; its inverse is
-    a p-value.
+    """Return the evidence for an effect: the largest value that the e-process of the differences d
+    has reached. Its inverse is a p-value that is valid however often one looks.
 
     signs: the directions of an effect to test: +1, -1 or both.
     """
@@ -52,12 +54,15 @@ def evidence(d: Sequence[float], signs: Sequence[int] = (1, -1)) -> float:
 
 
 def p_anytime(d: Sequence[float]) -> float:
-    """Return the two-sided p-value of the differences d, valid however often one looks."""
+    """Return the two-sided p-value of the differences d of pairs. It is valid even if the run is
+    stopped because of it, however often one looks.
+    """
     return 1 / evidence(d)
 
 
 def p_against(d: Sequence[float], lost: int) -> float:
-    """Return the two-sided p-value as if each of `lost` lost pairs had contradicted the others.
+    """Return the two-sided p-value of the differences d if each of `lost` lost pairs is taken as a
+    result against the effect.
 
     The lost pairs are put first, with the sign opposite to sum(d), so they can only delay the
     evidence. Only the direction of sum(d) is tested.
@@ -68,7 +73,9 @@ def p_against(d: Sequence[float], lost: int) -> float:
 
 
 def p_below_anytime(d: Sequence[float]) -> float:
-    """Return the one-sided p-value for a mean below 0, valid however often one looks."""
+    """Return the one-sided p-value for the claim that the mean of d is below 0: small if it is. It
+    is valid however often one looks.
+    """
     return 1 / evidence(d, (-1,))
 
 
@@ -90,16 +97,17 @@ def in_turn(pairs: Pairs, effect: float = 0.0) -> list[float]:
 
 
 def excess_in_turn(pairs: Pairs, lower: bool, margin: float) -> list[float]:
-    """Return for each pair by how much the treatment is worse than the margin allows; negative if
-    it is within. margin: percent. lower: whether lower values are better.
+    """Return for each pair by how much the treatment is worse than the margin allows; a negative
+    number means that the pair is within the margin. margin: percent. lower: whether lower values
+    are better.
     """
     sign = 1 if lower else -1
     return [sign * each for each in in_turn(pairs, log(at_margin(lower, margin)))]
 
 
 def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, float]:
-    """Return scale, estimate and both ends of the interval of the effect. With probability
-    1 - alpha, all intervals of a run contain the true effect.
+    """Return the scale of the effect, its estimate, and both ends of its interval. With probability
+    1 - alpha, the intervals at all looks during a run contain the true effect.
     """
     scale, d = differences(pairs)
     if scale == "totals":
@@ -122,7 +130,8 @@ def sequence(pairs: Pairs, alpha: float = ALPHA) -> tuple[str, float, float, flo
 
 
 def _root(pairs: Pairs) -> float:
-    """Return the effect (a logarithm) that leaves differences with the sum 0 when subtracted.
+    """Return the effect (a logarithm) with which the differences of the pairs, less this effect,
+    have the sum 0: the estimate for a run that may be stopped at any look.
 
     If the first pair has a value of 0 or below, return the logarithm of the ratio of totals
     instead.

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The settings of the arms of an experiment: stock, those of a profile, or written out."""
+"""The settings of an experiment's arm: stock, those of a profile, or those written out in the
+option.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ Settings = dict[Setting, str]  # value by setting; the keys name the profile def
 
 
 def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
-    """Split the text of an arm into its policy settings, as text, and the kernel's own knobs, by
-    path with their values.
+    """Split the text of an arm into two parts: its policy settings, as text, and the settings of
+    the kernel's own knobs, as values by the path of the knob.
 
-    A word `NAME=VALUE` is a knob if NAME matches a knob of the kernel. If two names match one knob,
+    A word `NAME=VALUE` is a knob if NAME matches a knob of the kernel. If two words set one knob,
     the last value counts.
     """
     if "=" not in text:
@@ -39,8 +41,8 @@ def split_arm(tree: Tree, knobs: Values, text: str) -> tuple[str, Values]:
 
 
 def _check_loaded_for(tree: Tree, knobs: Values, name: str) -> None:
-    """Raise an error if a name that is no knob cannot be a policy either: it is a folio size that
-    the kernel lacks, or the module is not loaded.
+    """Raise an error if a name that matches no knob of the kernel cannot be a policy point either:
+    it is a folio size that this kernel lacks, or the module is not loaded.
     """
     err = no_knob(knobs, name)
     if err.exit_code == Exit.LACKING:

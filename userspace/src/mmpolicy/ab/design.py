@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0
-"""The design of an experiment: arms, order of blocks, and length.
+"""The design of an experiment: which arm each block has, the order of the blocks, and their number.
 
-Both are fixed before the first block with the treatment, so no intermediate result can decide when
-to stop; a run with --stop anytime uses tests that allow it.
+The order and the number are fixed before the first block with the treatment, so no intermediate
+result can decide when to stop. Runs with --stop anytime are an exception: their tests allow it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import Any, NamedTuple
 
 ALPHA = 0.05  # risk of a false finding, over all metrics
 POWER = 0.8  # probability of finding an effect that exists
-# The A/A phase compares equal arms. A p-value below this, corrected for the number of metrics,
-# shows that the arms differ although nothing distinguishes them.
+# The A/A phase gives both arms the same settings. A p-value below this, corrected for the number of
+# metrics, shows that the arms differ although their settings do not: the result is in doubt.
 DIRTY = 0.01
-# Up to this share of blocks may be lost; each lost block counts as if it had spoilt its own pair.
+# If more than this share of blocks is lost (has no value), the result is in doubt. Each lost block
+# counts as if it had spoilt a pair of its own.
 MOST_LOST = 0.05
-OUTWEIGH = 1.5  # pairs to add per lost pair that may contradict the others, in units of sqrt(pairs)
+# A lost pair may contradict the other pairs. For each such pair the run gets this many further
+# pairs, in units of sqrt(pairs).
+OUTWEIGH = 1.5
 STRETCH = 4  # a run with lost pairs may grow to this multiple of the planned pairs
 MAX_SEED = 2**63
-# Name of the phase that compares blocks with few treated units and blocks with many, to find
-# effects on untreated units.
+# Name of the phase that compares blocks in which few units (processes or cgroups) are treated with
+# blocks in which many are, to find effects of the treatment on untreated units.
 SATURATION = "saturation"
 
 Pairs = list[tuple[float, float]]  # values of (control, treatment)
@@ -45,7 +48,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """The kind and the timing of the blocks, in seconds."""
+    """The design of an experiment: the kind of its blocks, and their times in seconds."""
 
     kind: str  # "split" or "switchback"
     block_s: float
@@ -55,7 +58,9 @@ class Design:
 
     @property
     def blocks_of_pair(self) -> int:
-        """Return how many blocks make a pair, which has one value of each arm."""
+        """Return how many blocks give one value of each arm: 1 for split, which runs both arms in
+        one block; 2 for switchback, which runs one arm per block.
+        """
         return 1 if self.kind == "split" else 2
 
     def seconds(self, pairs: int) -> float:
@@ -63,8 +68,8 @@ class Design:
         return pairs * self.blocks_of_pair * self.block_s
 
     def moments(self) -> list[float]:
-        """Return the moments of the samples, in seconds since the begin of a block; none is in the
-        wash-out.
+        """Return when to take the samples of a block, in seconds since its beginning. No sample is
+        in the wash-out, the first seconds of a block, which are not measured.
         """
         measured = self.block_s - self.washout_s
         steps = max(1, round(measured / self.interval_s))
@@ -89,25 +94,29 @@ class Design:
 
 
 def least_pairs(metrics: int, level: float = ALPHA) -> int:
-    """Return the fewest pairs with which any effect can be significant.
+    """Return the fewest pairs of a run with which any effect can be significant.
 
-    The randomisation test of n pairs has 2**n outcomes. The most extreme one has a two-sided p of
-    2 / 2**n; the correction multiplies it by the number of metrics, and level is the limit.
+    The randomisation test of n pairs has 2**n outcomes. The most extreme one has a two-sided p of 2
+    / 2**n; the correction multiplies it by the number of metrics, and the product must be below
+    level.
     """
     return ceil(1 - log2(level / metrics))
 
 
 def few_lost(lost: int, pairs: int) -> bool:
-    """Return whether so few of `pairs` pairs are lost that the others allow conclusions."""
+    """Return whether so few of a run's pairs are lost (lack a value) that the rest allow
+    conclusions. lost: number of lost pairs. pairs: number of planned pairs.
+    """
     return lost <= max(1.0, 2 * MOST_LOST * pairs)
 
 
 def pairs_for_lost(pairs: int, lost: int, against: int, most: int) -> int:
-    """Return how many pairs to run if `lost` of the planned `pairs` are lost.
+    """Return how many pairs to run if `lost` of the planned `pairs` are lost, which means that they
+    lack a value.
 
-    Each lost pair is replaced. `against` of them may contradict the others, and further pairs
-    outweigh each of these. Then pairs are added until the lost share is small. If all this takes
-    more than `most`, return `pairs`, as more pairs would not help.
+    Each lost pair is replaced. `against` of the lost pairs may contradict the result, so further
+    pairs are added to outweigh each of these. Then pairs are added until the lost share is small.
+    If all this takes more than `most` pairs, return `pairs`, as more pairs would not help.
     """
     need = pairs + lost + against * ceil(OUTWEIGH * sqrt(pairs))
     while not few_lost(lost, need):
@@ -116,8 +125,8 @@ def pairs_for_lost(pairs: int, lost: int, against: int, most: int) -> int:
 
 
 def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float]:
-    """Return d preceded by `against` lost pairs, each as large as the largest |d| and of the
-    opposite sign of sum(d).
+    """Return the differences d, preceded by `against` lost pairs that count as results against the
+    effect: each is as large as the largest |d|, and its sign is opposite to that of sum(d).
 
     sign: the sign of the lost pairs, if not 0.
     """
@@ -126,8 +135,8 @@ def with_lost(d: Sequence[float], against: int, sign: float = 0.0) -> list[float
 
 
 def planned_so_far(end: Mapping[str, Any], planned: int, known: Iterable[int]) -> int:
-    """Return the number of pairs that a run should have by now: all planned ones if the run is
-    done, else those up to the last that began.
+    """Return how many pairs a run should have by now: all planned ones if the run is done, else
+    those up to the last one that has begun.
 
     known: numbers of the pairs that have begun.
     """
@@ -135,9 +144,11 @@ def planned_so_far(end: Mapping[str, Any], planned: int, known: Iterable[int]) -
 
 
 def unseen(pairs: int) -> float:
-    """Return how large a percentage of blocks may be bad although none of `pairs` blocks was.
+    """Return which percentage of blocks may have a rare bad event although none of `pairs` blocks
+    had one.
 
-    This is the rule of three: with a larger percentage, 95 % of runs would have seen a bad block.
+    This is the rule of three: with a larger percentage, 95 % of such runs would have seen a bad
+    block.
     """
     return 100 * float(1 - ALPHA ** (1 / pairs))
 
@@ -173,15 +184,16 @@ def log_of_ratio(pairs: Pairs) -> float:
 
 
 def at_margin(lower: bool, margin: float) -> float:
-    """Return the largest ratio of treatment to control that a margin in percent permits, or if
-    higher values are better (lower is False), the smallest.
+    """Return the ratio of treatment to control at which the treatment is worse by exactly the
+    margin (percent): above 1 if lower values are better (lower is True), else below 1.
     """
     return 1 + (margin if lower else -margin) / 100
 
 
 def excess(pairs: Pairs, lower: bool, margin: float) -> list[float]:
-    """Return for each pair by how much the treatment is worse than the margin allows; negative if
-    it is within. margin: percent. lower: whether lower values are better.
+    """Return for each pair by how much the treatment is worse than the margin allows; a negative
+    number means that the pair is within the margin. margin: percent. lower: whether lower values
+    are better.
     """
     sign, allowed = 1 if lower else -1, at_margin(lower, margin)
     scale, d = differences(pairs)
@@ -191,11 +203,11 @@ def excess(pairs: Pairs, lower: bool, margin: float) -> list[float]:
 
 
 def pairs_by_size(d: Sequence[float], percent: float, metrics: int = 1) -> int:
-    """Return the number of pairs that finds a change by `percent` with 80 % probability, from the
-    sizes |d| alone.
+    """Return how many pairs find a change by `percent` with 80 % probability, computed from the
+    sizes |d| of the differences so far.
 
-    The test redraws the signs of d and keeps the sizes. So a rule for stopping that uses only
-    sizes leaves the test exact. d: relative differences of the pairs so far.
+    The randomisation test redraws only the signs of d. So a run whose length is decided by the
+    sizes alone keeps the test exact. d: relative differences of the pairs so far.
     """
     z, effect = NormalDist().inv_cdf(1 - ALPHA / 2 / metrics), log1p(percent / 100)
     size = sqrt(sum(each * each for each in d) / len(d))

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Guards: conditions that must hold while an experiment runs."""
+"""Guards of an experiment: limits on metrics that must hold while it runs; if one is broken, the
+experiment ends.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ WINDOW_S = 1.0  # a rate in a guard is computed over the samples of this many se
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition `METRIC < NUMBER`, or one with <=, > or >=."""
+    """A limit on a metric during a run: the condition `METRIC < NUMBER`, or one with <=, > or >=,
+    must hold; if it does not, the guard is broken and the run ends.
+    """
 
     text: str
     metric: Metric
@@ -54,17 +58,21 @@ class Guard:
 
     @property
     def of_arms(self) -> bool:
-        """Return whether the guard reads counters of an arm; they exist only during a run."""
+        """Return whether the guard reads counters of an arm (control or treatment). The module has
+        these counters only during a run, so such a guard cannot be checked before.
+        """
         return any(isinstance(each, (Arm, Units)) for each in self.metric.sources())
 
     @property
     def momentary(self) -> bool:
-        """Return whether one sample is enough to evaluate the guard."""
+        """Return whether one sample is enough to evaluate the guard; False if it reads a rate,
+        which needs the samples of a whole window.
+        """
         return all(each.momentary for each in self.metric.sources())
 
     def values(self, window: deque[Sample]) -> list[tuple[float, str]]:
-        """Return the values that the guard is to be checked against, each with its arm, or "" for a
-        value of the whole host. Values that are not known yet are left out.
+        """Return the values that the guard is to be checked against, each with the name of its arm,
+        or with "" for a value of the whole host. Values that are not known yet are left out.
 
         A level is read from the latest sample, any other source over the samples of the window.
         """
@@ -78,16 +86,18 @@ class Guard:
 
 
 class Watch:
-    """Checks guards against the samples of the last second, whenever a sample comes."""
+    """The samples of the last WINDOW_S seconds of a run, and the guards that are checked against
+    them whenever a new sample arrives.
+    """
 
     def __init__(self, guards: Iterable[Guard]) -> None:
         self.guards = list(guards)
         self.window: deque[Sample] = deque()
-        self.last: dict[str, float] = {}  # the latest value, by the text of the guard
+        self.last: dict[str, float] = {}  # the latest value of each guard, by the text of the guard
 
     def look(self, sample: Sample) -> tuple[str, str] | None:
-        """Add a sample, and check all guards: return the reason and the arm ("": the host) for the
-        first one that is broken, else None.
+        """Add a sample, and check all guards. For the first guard that is broken, return the reason
+        as text and the arm ("" for the whole host); None if all guards hold.
         """
         self.window.append(sample)
         while self.window[0] is not sample and sample.t - self.window[1].t >= WINDOW_S:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Identify the experiment and the host in a samples file, so that files of many hosts can be
-pooled.
+"""How a samples file identifies its experiment and its host. By this, `ab pool` knows which files
+of many hosts belong together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from mmpolicy.host.machine import Host, hardware_of
 MACHINE = "/etc/machine-id"
 KEY = b"mmpolicy ab"
 NODES = "/sys/devices/system/node"
-# Fields of the header that must be equal in all files of a pool; digest_of() covers them.
+# Fields of the header of a samples file that must be equal in all files that are pooled.
+# digest_of() hashes them.
 EQUAL = (
     "design", "block_s", "washout_s", "interval_s", "metrics", "margin", "length", "detect",
     "unit", "cgroup_path", "at_switch", "saturation",
@@ -60,7 +61,9 @@ def labels_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def about_host(host: Host, labels: dict[str, str]) -> dict[str, Any]:
-    """Return the facts about a host that help to compare its effects with those of other hosts."""
+    """Return facts about a host, such as kernel, CPUs and name. Readers need them to compare the
+    effects on this host with those on other hosts.
+    """
     tree, made_of = host.tree, hardware_of(host.tree)
     facts: dict[str, Any] = {"kernel": host.release(), "machine": made_of.machine}
     facts |= {"cpus": made_of.cpus, "name": platform.node(), "boot": boot_of(tree)}
@@ -80,8 +83,8 @@ def digest_of(header: dict[str, Any]) -> str:
 
 
 def roles_of(metrics: Sequence[Metric], margin: float | None) -> dict[str, Any]:
-    """Return role, better direction and margin of each metric, by its name; margin: for metrics
-    without their own.
+    """Return for each metric, by its name, its role (guard or primary), which direction is better,
+    and its margin. margin: percentage for metrics without a margin of their own.
     """
     return {
         each.name: {

@@ -41,17 +41,19 @@ TIMES = "fault_ns"
 
 # Statistics of the samples of a block, other than their mean.
 OF_SAMPLES = r"(p\d\d?|max|spread)\((.+)\)"
-# The slash of a ratio has spaces around it, as a name of a cgroup may contain one without.
+# The slash between the two sources of a ratio must have spaces around it, because the name of a
+# cgroup may contain a slash without spaces.
 RATIO = r" / (?=\s*(?:vmstat\.|cpu\.|psi\.|thp\.|cgroup:|unit:|arm\.|cmd:))"
 
 Make = Callable[[str, bool, re.Match[str]], Source]
 
-# The forms of a source. parse_source() takes the first that matches.
+# The forms in which a user may write a source. parse_source() tries them in this order, and takes
+# the first that matches the whole text.
 GRAMMAR: tuple[tuple[str, Make], ...] = (
     (r"cmd:(.+)", lambda text, rate, m: Command(text, rate, m[1])),
     (
-        # The last slash ends the path, and the colon of the key comes after it: names of cgroups
-        # may have colons, as those of containerd do.
+        # The last slash ends the path of the cgroup, and the colon before the key comes after it: a
+        # name of a cgroup may contain colons, such as those that containerd creates.
         r"cgroup:((?:/[^/]+)*/[^/:]+)(?::([^/]+))?",
         lambda text, rate, m: CgroupFile(text, rate, m[2] or "", _checked(m[1])),
     ),
@@ -73,7 +75,7 @@ GRAMMAR: tuple[tuple[str, Make], ...] = (
 
 
 def _checked(path: str) -> str:
-    """Return a path unchanged; raise a usage error if it has `..` or empty parts."""
+    """Return the path of a cgroup unchanged; raise a usage error if it has `..` or empty parts."""
     try:
         parts_of(path.strip("/"))
     except Error as err:
@@ -145,7 +147,9 @@ class Metric:
 
     @property
     def of_units(self) -> bool:
-        """Return whether the metric has a value for each unit, not one for each arm."""
+        """Return whether the metric has a value for each unit (a process or a cgroup), instead of
+        one for each arm.
+        """
         return any(isinstance(each, UnitFile) for each in self.sources())
 
     @property
@@ -155,13 +159,15 @@ class Metric:
 
     @property
     def momentary(self) -> bool:
-        """Return whether the value comes from one sample alone, so that it does not matter how long
-        a block is.
+        """Return whether one sample is enough for a value of the metric, so that the length of a
+        block does not matter; False for a rate.
         """
         return all(each.momentary for each in self.sources())
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the value of an arm over a window of samples; None if a source has no value."""
+        """Return the value of an arm over the samples of a window, usually one block; None if a
+        source of the metric has no value in it.
+        """
         if not self.of:
             return self._plain(window, arm)
         parts = [[each] for each in window] if self.momentary else zip(window, window[1:])
@@ -178,8 +184,8 @@ class Metric:
 
 
 def of_samples(values: Sequence[float], of: str) -> float:
-    """Return a statistic of samples: a percentile (nearest rank) for pNN, max, or for spread the
-    standard deviation.
+    """Return a statistic of the samples of a block: a percentile (nearest rank) for "pNN", the
+    largest value for "max", or the standard deviation for "spread".
     """
     if of == "spread":
         return stdev(values)
@@ -188,7 +194,7 @@ def of_samples(values: Sequence[float], of: str) -> float:
 
 
 def all_sources(metrics: Iterable[Metric]) -> list[Source]:
-    """Return the sources of all metrics, each text once: a rate and its counter have one
-    reading.
+    """Return the sources of all metrics, without repetition. A rate and the counter it is computed
+    from share one source, so that each is read once per sample.
     """
     return list({each.text: each for metric in metrics for each in metric.sources()}.values())

@@ -42,8 +42,8 @@ def logarithms(blocks: Sequence[Cells]) -> tuple[bool, list[Values]]:
 
 
 def usual(blocks: Iterable[Values]) -> list[Values]:
-    """Return for each block the mean of every unit over the blocks before it; one more entry at the
-    end is over all blocks.
+    """Return for each block the mean value of every unit over the blocks before it. The list has
+    one more entry at its end: the means over all blocks.
     """
     sums, counts, found = dict[str, float](), Counter[str](), list[Values]()
     for block in [*blocks, {}]:
@@ -55,8 +55,8 @@ def usual(blocks: Iterable[Values]) -> list[Values]:
 
 
 def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
-    """Return each value relative to the mean of its unit: the difference if values are logarithms
-    (ratio), else the relative difference.
+    """Return each value relative to the mean of its unit: the difference from the mean if the
+    values are logarithms (ratio is True), else the share by which it differs from the mean.
 
     past: use the mean over earlier blocks only. A unit without a known mean is left out.
     """
@@ -72,7 +72,9 @@ def centred(blocks: Sequence[Values], ratio: bool, past: bool) -> list[Values]:
 
 
 def sides(values: Values, arms: Mapping[str, str]) -> Both:
-    """Return the mean over the units of each arm, control first; None if an arm has no unit."""
+    """Return the mean value over the units of each arm as (control, treatment); None if an arm has
+    no unit.
+    """
     control, treatment = ([values[unit] for unit in values if arms[unit] == arm] for arm in ARMS)
     if not (control and treatment):
         return None
@@ -80,12 +82,12 @@ def sides(values: Values, arms: Mapping[str, str]) -> Both:
 
 
 def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
-    """Return values of control and treatment for each block, from which differences between units
-    are removed; None for a block without both.
+    """Return for each block (control, treatment): the mean values of the units in each arm,
+    corrected for the differences between the units. None for a block in which an arm has no unit.
 
-    past: subtract only the mean of earlier blocks. A result that is valid at any look must not use
-    later blocks. If past is False, the mean of each unit contains a part of the effect, and the
-    result is corrected for it.
+    past: subtract from each unit only its mean over earlier blocks, as a result that is valid at
+    any look must not use later blocks. If past is False, the mean of each unit contains a part of
+    the effect, and the result is corrected for that.
     """
     ratio, values = logarithms(blocks)
     arms = [{unit: cell.arm for unit, cell in block.items()} for block in blocks]
@@ -104,8 +106,8 @@ def pairs_of(blocks: Sequence[Cells], past: bool = False) -> list[Both]:
 
 
 def _shown(arms: Sequence[Mapping[str, str]]) -> float:
-    """Return the share (0 to 1) of an effect that remains after the mean of each unit, which
-    contains treated blocks, is subtracted.
+    """Return which share (0 to 1) of an effect remains after the mean of each unit is subtracted.
+    The mean includes blocks in which the unit is treated, so a part of the effect is lost.
     """
     treated = [{unit: float(arm == ARMS[1]) for unit, arm in of.items()} for of in arms]
     both = [sides(rest, of) for rest, of in zip(centred(treated, True, False), arms)]
@@ -114,8 +116,8 @@ def _shown(arms: Sequence[Mapping[str, str]]) -> float:
 
 
 def neighbours(low: Cells, high: Cells) -> Both:
-    """Return for each of two blocks the mean over the units that are in the control arm of both;
-    None if there are none.
+    """Return for two blocks, one with few and one with many treated units, the mean value of the
+    units that are untreated in both; None if there are none.
     """
     units = [unit for unit in low if unit in high
              if low[unit].arm == high[unit].arm == ARMS[0]]  # fmt: skip

@@ -22,16 +22,17 @@ from mmpolicy.ab.panel import Cell, Cells, neighbours, pairs_of
 from mmpolicy.ab.sources import ARMS, Command, HostFile, Numbers, Sample, falls
 from mmpolicy.errors import Error, Exit
 
-VERSIONS = (1, 2)  # versions of the file that can be read; the last one is written
+VERSIONS = (1, 2)  # versions of the samples file that can be read; new files get the last one
 HUGE = 1e150  # values above this are dropped, as their square overflows
 PERCENT = 100
-# A block is lost if the time it measured differs from the usual one by more than this share of a
-# block, or this many seconds if that is more.
+# A block is lost if the seconds it measured differ from the usual number by more than JUMP (as a
+# share of a block) and by more than JUMP_S seconds.
 JUMP, JUMP_S = 0.1, 1.0
 MOST_SAMPLES = 1e6  # per block
-COUNTED = ("decisions", "timed", "missed")  # optional fields of a block, with a number for each arm
+# optional fields of a block's line; each has one number for each arm
+COUNTED = ("decisions", "timed", "missed")
 PHASES = ("aa", "ab", SATURATION)
-CLIMBS = 4  # fewest blocks by which climbing() can tell a counter from a level
+CLIMBS = 4  # fewest blocks from which climbing() decides whether a source is a counter or a level
 HINT = "give a file that mmpolicy ab run has written"
 NUMBER = (int, float)
 
@@ -96,7 +97,9 @@ def _check_counts(block: dict[str, Any]) -> None:
 
 
 def check(record: dict[str, Any], kind: str) -> None:
-    """Raise a ValueError unless a record has the required fields of its kind, with their types."""
+    """Raise a ValueError unless a record, which is a line of a samples file, has the required
+    fields of its kind, with the right types.
+    """
     for name, kinds in FIELDS[kind].items():
         if name not in record:
             raise ValueError(f"the {kind} has no field '{name}'")
@@ -108,7 +111,7 @@ def check(record: dict[str, Any], kind: str) -> None:
 
 @dataclass
 class Recording:
-    """The contents of a samples file, which may end early."""
+    """The contents of a samples file. The file of a run that was killed ends early."""
 
     header: dict[str, Any]
     blocks: dict[int, dict[str, Any]] = field(default_factory=dict)  # complete blocks
@@ -149,8 +152,8 @@ class Recording:
         return int((self.plan or self.header)["pairs"])
 
     def of_phase(self, phase: str) -> Iterator[tuple[int, int, str]]:
-        """Yield number, pair and arm of a phase's blocks. A block of split has both arms, and is
-        yielded once for each.
+        """Yield (number, pair, arm) for the blocks of a phase. A block of split has both arms, so
+        it is yielded twice, once for each arm.
         """
         for number, block in sorted(self.blocks.items()):
             if block["phase"] == phase:
@@ -184,7 +187,9 @@ class Recording:
         return self._usual_s
 
     def kept_time(self, window: Sequence[Sample]) -> bool:
-        """Return False if the clock jumped during a block, or the host stalled."""
+        """Return False if a block is lost, because the clock jumped during it or the host
+        stalled.
+        """
         if any(after.t < before.t for before, after in zip(window, window[1:])):
             return False
         usual = self.usual_s()
@@ -209,8 +214,8 @@ class Recording:
         return {pair: (each[control], each[treatment]) for pair, each in both.items()}
 
     def cells(self, metric: Metric, phase: str, part: str = "") -> dict[int, Cells]:
-        """Return arm and value of each unit in the blocks of a phase, by the number of the
-        block.
+        """Return arm and value of each unit in every block of a phase, by the number of
+        the block.
         """
         found: dict[int, Cells] = {}
         for number, block in sorted(self.blocks.items()):
@@ -286,8 +291,8 @@ class Recording:
         return counts
 
     def lost_pairs(self, metric: Metric, pairs: int) -> tuple[int, int]:
-        """Return how many of `pairs` pairs have no value, and how many of the lost pairs count as
-        results against the treatment.
+        """Return how many of `pairs` pairs have no value of the metric, and how many of these lost
+        pairs count as results against the treatment.
 
         If both arms lose blocks, the treatment is not the cause, so only the excess of one arm
         counts. For a metric of units, all lost pairs count.
@@ -297,8 +302,8 @@ class Recording:
         return missing, missing if metric.of_units else min(missing, abs(treatment - control))
 
     def course(self, metric: Metric) -> tuple[list[float | None], list[bool]]:
-        """Return the values of all blocks of switchback in order, preceded by that of the last A/A
-        block; None: no value.
+        """Return the values of all blocks of a switchback run in order, preceded by the value of
+        the last A/A block. None stands for a block without a value.
 
         The second list says for each pair whether its first block has the treatment.
         """
@@ -310,7 +315,9 @@ class Recording:
         return start + values, [arm == ARMS[1] for _, arm in blocks[::2]]
 
     def counted(self, what: str) -> dict[str, int]:
-        """Return a sum over the blocks of each arm. what: a field of COUNTED, such as decisions."""
+        """Return for each arm the sum of a count over its blocks. what: the name of the count, one
+        of COUNTED, such as "decisions".
+        """
         found: dict[str, int] = {}
         for number, _, arm in self.of_phase("ab"):
             counts = self.blocks[number].get(what, {})
@@ -319,8 +326,8 @@ class Recording:
         return {arm: found[arm] for arm in ARMS if arm in found}
 
     def idle(self) -> list[str]:
-        """Return the arms with a policy that has decided nothing; [] if decisions were not
-        counted.
+        """Return the arms whose policy has made no decision during the run; [] if decisions were
+        not counted.
         """
         given = {
             arm: [value for key, value in self.header[arm]["settings"].items() if _chooses(key)]
@@ -331,8 +338,8 @@ class Recording:
         return [arm for arm in acts if counts.get(arm) == 0]
 
     def climbing(self, metric: Metric) -> str:
-        """Return the text of a source that was given as a level and looks like a counter; "" if
-        there is none.
+        """Return the text of a source that the user gave as a level, but whose values look like
+        those of a counter; "" if there is none. Such a source needs /s.
 
         Its values never fall, and they rise in three quarters of the blocks, of which there are
         CLIMBS or more.
@@ -349,7 +356,9 @@ class Recording:
         return ""
 
     def units(self) -> tuple[int, int]:
-        """Return how many units each arm has had, added up over all blocks."""
+        """Return how many units each arm has had, (control, treatment), added up over all
+        blocks.
+        """
         drawn = [arm for block in self.blocks.values() if block["phase"] != SATURATION
                  for arm in block.get("units", {}).values()]  # fmt: skip
         if drawn:

@@ -19,7 +19,8 @@ from statistics import fmean
 from sys import float_info
 from typing import NamedTuple
 
-# the correlations of a value with the next one for which the model is fitted
+# The noise model assumes that each value is correlated with the next one. It is fitted with each of
+# these correlations.
 CORRELATIONS = (*(each / 20 for each in range(20)), 0.98)
 REJECTED = 1.92  # half of the 95 % quantile of chi-square, to compare with log likelihoods
 # 97.5 % quantile of t for 48 values and 3 unknowns. The 96 values of a trial would need only 1.986,
@@ -37,7 +38,8 @@ class Change(NamedTuple):
 
     @classmethod
     def of(cls, before: Sequence[float], after: Sequence[float], gap: float = 1.0) -> Change:
-        """Return the change of the mean from the values before to the values after.
+        """Return the change from the mean of the values before to the mean of the values after an
+        event, with its 95 % interval.
 
         gap: time from the last value before to the first value after; 1 is the time between two
         values.
@@ -54,8 +56,8 @@ class Change(NamedTuple):
 
     @classmethod
     def least(cls, before: Sequence[float], gap: float) -> float:
-        """Return half the width of the interval that a change would have, if as many values were
-        measured after `gap` with noise like that of `before`.
+        """Return how precise a measurement of a change would be: half the width of its 95 %
+        interval, if as many values as in `before`, with the same noise, were measured after `gap`.
         """
         number, level = len(before), fmean(before)
         values = [each - level for each in before]
@@ -92,7 +94,8 @@ class _Fit(NamedTuple):
 
 
 class _Noise:
-    """A model: noise with one correlation, and causes that explain a series of values.
+    """A model of a series of values: causes that explain it, and noise in which each value is
+    correlated with the next.
 
     The causes are a constant, a trend and, unless all values are before the moment, a change.
     """
@@ -112,8 +115,8 @@ class _Noise:
             self._causes.append((rest, _dot(rest, rest)))
 
     def _unexplained(self, series: Sequence[float]) -> tuple[list[float], float]:
-        """Return the remainder of a series that no cause so far explains, and the coefficient of
-        the last cause.
+        """Return what the causes leave unexplained of a series, and the coefficient of the last
+        cause.
         """
         last, share = [0.0, *series[:-1]], 0.0
         rest = [k * (y - c * x) for k, c, x, y in zip(self._scales, self._left, last, series)]
@@ -124,7 +127,9 @@ class _Noise:
 
     @property
     def square(self) -> float:
-        """Return the sum of squares of the last cause, less the part that other causes explain."""
+        """Return the sum of squares of the last cause, without the part that the other causes
+        explain. The error of its coefficient depends on this.
+        """
         return self._causes[-1][1]
 
     def fit(self, values: Sequence[float]) -> _Fit:

@@ -20,7 +20,8 @@ Numbers = dict[str, float]
 
 ARMS = ("control", "treatment")
 ZONES = ("dma", "dma32", "normal", "highmem", "movable", "device")
-# Which keys are counters, by regular expressions for the name of a cgroup's file and for the key.
+# Which numbers in files of a cgroup are counters, so that only their rise counts. Each entry has a
+# regular expression for the file's name and one for the key in the file.
 COUNTERS_OF = (
     (r"memory\.(numa_)?stat", r"(pg|thp_|numa_|workingset_|z?swpin|z?swpout|zswpwb).*"),
     (r"(?!cgroup\.).+\.events(\.local)?", r".+"),
@@ -31,7 +32,9 @@ UNITS_FILE = f"{COUNTERS}/experiment/units"
 
 
 def flatten(text: str) -> Numbers:
-    """Return the numbers in a file: one value, lines `key value`, or lines `key name=value ...`."""
+    """Return the numbers in a file, by key. The file has a single value, lines `key value`, or
+    lines `key name=value ...`.
+    """
     found: Numbers = {}
     for line in text.splitlines():
         first, *rest = line.split() or [""]
@@ -47,8 +50,8 @@ def flatten(text: str) -> Numbers:
 
 
 def sum_of_zones(numbers: Numbers, key: str) -> float | None:
-    """Return the number with this key. If the kernel keeps the number for each zone, return the sum
-    over the zones; None if there is no such number.
+    """Return the number with this key in /proc/vmstat or a similar file. If the kernel keeps the
+    number for each memory zone, return the sum over the zones; None if there is no such number.
     """
     if key in numbers:
         return numbers[key]
@@ -57,8 +60,8 @@ def sum_of_zones(numbers: Numbers, key: str) -> float | None:
 
 
 def without_zones(names: Iterable[str]) -> list[str]:
-    """Return names, and for those of one zone also the name without the zone; sum_of_zones() takes
-    both forms.
+    """Return all names, and for a name that ends in a memory zone also the name without the zone,
+    as sum_of_zones() accepts both.
     """
     found = list(names)
     return found + [name.rpartition("_")[0] for name in found if name.rpartition("_")[2] in ZONES]
@@ -80,43 +83,49 @@ def is_average(key: str) -> bool:
 
 
 class Sample(NamedTuple):
-    """All numbers read at one moment: of the host by source, of each arm by counter."""
+    """All numbers that were read at one moment: those of the host by source, and those of each arm
+    by counter.
+    """
 
     t: float  # seconds since the run began
     host: Numbers
     arms: dict[str, Numbers]
-    # numbers of each unit, by source; the unit is the path of its cgroup
+    # numbers of each unit, by source; a unit is named by the path of its cgroup
     units: Mapping[str, Numbers] = {}
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a number, as the user wrote it; rate: its rise per second is wanted."""
+    """The place that a metric's number is read from, in the notation of the user. rate: the metric
+    is not the number, but its rise per second.
+    """
 
     text: str
     rate: bool
 
     @property
     def averaged(self) -> bool:
-        """Return whether the number is a moving average, which still contains earlier blocks."""
+        """Return whether the number is a moving average, such as avg10 of PSI. It still contains
+        values of earlier blocks, so it blurs the difference between arms.
+        """
         return False
 
     @property
     def level(self) -> bool:
-        """Return whether the number is a level, to be averaged. Otherwise it is a counter, of which
-        the rise counts.
+        """Return whether the number is a level, whose mean over the samples counts. Otherwise it is
+        a counter, whose rise counts.
         """
         return True
 
     @property
     def momentary(self) -> bool:
-        """Return whether a single sample has the value."""
+        """Return whether a single sample is enough for a value; False for a counter or a rate."""
         return self.level and not self.rate
 
     @property
     def counts(self) -> bool:
-        """Return whether the number only rises. If such a number falls, its counter has restarted,
-        and the window has no value.
+        """Return whether the number is known to only rise. If it falls nevertheless, its counter
+        has restarted, and the window of samples has no value.
         """
         return not self.level
 
@@ -146,7 +155,9 @@ class Command(Source):
 
     @property
     def counts(self) -> bool:
-        """Return whether the number only rises: users write /s after a command that counts."""
+        """Return whether the printed number only rises. It is taken to do so if the user wrote /s
+        after the command.
+        """
         return self.rate
 
 
@@ -170,8 +181,8 @@ class HostFile(Source):
         return flatten(text)
 
     def find(self, tree: Tree, numbers: Numbers) -> float:
-        """Return the number of this source among those of its file; raise an error that suggests a
-        similar key if it is missing.
+        """Return the number of this source, given all numbers of its file. If it is missing, raise
+        an error that suggests a similar key.
         """
         value = sum_of_zones(numbers, self.key)
         if value is None:
@@ -248,20 +259,20 @@ class HugePages(HostFile):
 
 @dataclass(frozen=True)
 class CgroupFile(HostFile):
-    """A source: a number in a file of a cgroup. It is read in the hierarchy (v1 has several) where
-    the cgroup has the file.
+    """A source: a number in a file of a cgroup. cgroup v1 has several hierarchies; the file is read
+    in the one in which the cgroup has it.
     """
 
     file: str
 
     @property
     def path(self) -> str:
-        """Return the path of the file on a host with cgroup v2 only."""
+        """Return the path that the file has on a host with cgroup v2 only."""
         return f"/sys/fs/cgroup{self.file}"
 
     def place(self, tree: Tree) -> str:
-        """Return the path of the file in the hierarchy that has it; raise an error if there is no
-        such cgroup or file.
+        """Return the path of the file in the cgroup hierarchy that has it; raise an error if there
+        is no such cgroup or file.
         """
         cgroup, _, file = self.file.rpartition("/")
         folders = cgroup_folders(tree, cgroup or "/")
@@ -295,8 +306,8 @@ class CgroupFile(HostFile):
 
 @dataclass(frozen=True)
 class UnitFile(Source):
-    """A source: a number in a file of each unit (cgroup) of split. Its `arm` argument is the path
-    of a unit.
+    """A source: a number in a file of each cgroup that is a unit of a split run. In the methods,
+    the path of a unit takes the place of the arm.
     """
 
     file: str
@@ -324,7 +335,7 @@ class Units(Source):
         return sample.arms[arm]["units"]
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return the number in the last sample: the kernel begins at 0 in each block."""
+        """Return the number of units in the last sample: the kernel counts from 0 in each block."""
         return self.value(window[-1], arm) if window else None
 
 
@@ -351,8 +362,8 @@ class ArmTimes(Arm):
     percentile: float | None
 
     def over(self, window: Sequence[Sample], arm: str) -> float | None:
-        """Return mean or percentile of the times within a window of samples; None if there is no
-        time, or if a counter has restarted.
+        """Return mean or percentile of the times measured between the first and the last sample of
+        a window; None if no time was measured, or if a counter has restarted.
         """
         if not window:
             return None
@@ -394,8 +405,8 @@ class Reader:
         return Sample(t, host | (commands or {}), arms, own)
 
     def unit(self, unit: str) -> Numbers:
-        """Return the numbers of a unit by source; files or keys that the unit lacks are
-        left out.
+        """Return the numbers of a unit, by source. Files and keys that the cgroup of the unit lacks
+        are left out.
         """
         base = cgroup_folder(self.tree, unit)
         texts: dict[str, Numbers] = {}

@@ -160,13 +160,21 @@ class Programs:
                     return answer
                 self.tick()
                 if monotonic() > end:
-                    text = f"'{self.work.command[0]}' did not end within {figure(limit_s)} s"
-                    raise Error(
-                        text, Exit.FAILED, "give a longer --timeout, or a command that does less"
-                    )
+                    raise self._too_late(deed, figure(limit_s))
         except (OSError, ValueError) as err:
             text = "the helper process of mmpolicy bench, which starts the programs, has ended"
             raise Error(text, Exit.FAILED, "give the command again") from err
+
+    def _too_late(self, deed: str, limit: str) -> Error:
+        """Return the error for a request that was not answered within a time limit in seconds."""
+        name, hint = self.work.command[0], "give a longer --timeout, or a command that does less"
+        if deed == "go":
+            return Error(f"'{name}' did not end within {limit} s", Exit.FAILED, hint)
+        if deed == "end":
+            text = f"the server did not end within {limit} s after SIGTERM"
+            return Error(text, Exit.FAILED, "give a server that SIGTERM ends")
+        text = f"the helper process of mmpolicy bench did not answer '{deed}' within {limit} s"
+        return Error(text, Exit.FAILED, "give the command again")
 
     def _checked(self, found: dict[str, Any], name: str, output: Path) -> Values:
         if "error" in found:

@@ -28,7 +28,7 @@ MOST_BYTES, KEPT = 4 << 20, 1000
 LOOKED_AT = 100
 # login uid of a process without a login session, as the kernel shows it; not recorded
 UNSET = "4294967295"
-HINT = "mmpolicy apply FILE, or mmpolicy set, makes the settings that you want"
+HINT = "mmpolicy apply FILE, mmpolicy set or mmpolicy unbind makes the settings that you want"
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,7 @@ def last_changes(tree: Tree, after: int | None) -> tuple[list[Entry], StateChang
         if entry.boot != boot_of(tree):
             text = (
                 f"change {entry.number}, '{entry.command}' of {entry.time}, was made "
-                "before the boot, which has undone it"
+                "before the last boot, which has undone all of it but bindings of units"
             )
             raise Error(text, Exit.FAILED, HINT)
     return chosen, _together([entry.done for entry in chosen])

@@ -72,7 +72,7 @@ class Lease(Sorted):
 
 @dataclass(frozen=True)
 class ExperimentFile(Sorted):
-    """The key of one file in the module's directory of the experiment."""
+    """The key, in a State, of one file in the directory that the module has for the experiment."""
 
     name: str
 

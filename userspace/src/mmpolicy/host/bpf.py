@@ -107,7 +107,7 @@ def run_helper(words: Sequence[str], data: bytes, seconds: float) -> Done:
 
     path = shutil.which(HELPER, path=PLACES) or shutil.which(HELPER, path=os.environ.get("PATH"))
     if not path:
-        hint = "./dev bpf in the source of mmpolicy builds it, see docs/writing-a-policy.md"
+        hint = "install the package mmpolicy-bpf; ./dev package --bpf in the source builds it"
         raise Error(
             f"the program {HELPER}, which loads policies in BPF, is not installed",
             Exit.LACKING,

@@ -64,8 +64,8 @@ def start_unit(words: Sequence[str]) -> None:
 
     units = [f"-u {name}" for option, name in zip(words, words[1:]) if option == "--unit"]
     hint = (
-        "without systemd, run the command by nohup mmpolicy ... &, without --detach, or "
-        "with --foreground"
+        "without systemd, run the command as nohup mmpolicy ... &; leave --detach out, or give "
+        "--foreground to try"
     )
     try:
         done = subprocess.run(["systemd-run", *words], capture_output=True, text=True, check=False)

@@ -57,6 +57,8 @@ def find_process(tree: Tree, given: str) -> int:
         try:
             pids = [int(pid) for pid in cgroup_pids(tree, find_cgroup(tree, given).name)]
         except Error as err:
+            if not err.message.startswith("there is no cgroup"):  # the service is stopped, or so
+                raise
             text = f"there is no process and no service '{given}'"
             raise Error(
                 text, Exit.USAGE, "ps -e lists all processes; mmpolicy top also lists services"

@@ -25,12 +25,14 @@ from mmpolicy.verbs.options import json_option, pass_host
 SERVICE = "mmpolicy-ab"  # systemd unit of a detached run
 ZIPAPP = ".pyz"  # suffix of the command's file if the whole package is one archive for Python
 NEXT = "mmpolicy ab status shows the progress; mmpolicy ab stop ends the run and restores the state"
-# Options that are not passed on to the detached run.
+# Options of `ab run --detach` that are not passed on to the run in its systemd unit.
 HERE = ("detach", "out", "dry_run", "want_json", "yes", "preset")
 
 
 def words_of(ctx: click.Context) -> Iterator[str]:
-    """Yield the options of this `ab run` as command-line words, for the run in the unit."""
+    """Yield the options of this `ab run` as command-line words. The systemd unit that runs the
+    experiment gets them.
+    """
     for param in ctx.command.params:
         value = ctx.params.get(param.name or "")
         if param.name in HERE or value is None or value is False or value == ():
@@ -42,8 +44,8 @@ def words_of(ctx: click.Context) -> Iterator[str]:
 
 
 def own_command() -> list[str]:
-    """Return the first words of a command line that starts this program, however it is
-    installed.
+    """Return the words with which a new command line can start this program: its path, preceded by
+    the Python interpreter if it was started as an archive or as a Python module.
     """
     path = Path(sys.argv[0])
     if path.suffix == ZIPAPP:
@@ -85,9 +87,9 @@ def own_unit(
 def run_as_unit(host: Host, ctx: click.Context, out: Path | None, want_json: bool) -> None:
     """Start `ab run` as a systemd unit, so that a logout or a closed terminal does not end it.
 
-    A stop of the unit signals only the main process, which then ends its commands and its
-    watchdog; otherwise it would take the end of a command for a failure. This function returns
-    when the run works, so that an early error is reported here.
+    A stop of the unit signals only the main process, which then ends its commands and its watchdog.
+    If all got the signal, the main process would take the end of a command for a failure. This
+    function returns when the run works, so that an early error is reported here.
     """
     if who := running(host.tree):
         raise in_the_way(who)
@@ -187,7 +189,9 @@ def _kept(tree: Tree) -> Iterator[dict[str, Any]]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Return a summary of a samples file without parsing its samples; {} if the file is none."""
+    """Return a summary of a samples file without parsing its samples; {} if the file is not a
+    samples file.
+    """
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             header = json.loads(next(lines))

@@ -28,7 +28,9 @@ from mmpolicy.control.experiment import PROFILES
 from mmpolicy.host.knobs import find_knobs, read_knobs
 from mmpolicy.host.machine import Host
 
-PAIRS, MOST_PAIRS = 12, 200  # pairs of blocks: without an option for the length; at most
+# number of pairs of blocks in a run: the default if no option sets the length, and the largest
+# number that is accepted
+PAIRS, MOST_PAIRS = 12, 200
 UNITS = ("process", "cgroup")
 UNJUDGED = "--margin needs a metric with `lower` or `higher`, which says what is better"
 
@@ -119,8 +121,8 @@ def length_of(given: RunOptions, design: Design, metrics: Sequence[Metric]) -> L
 
 
 def _aa_pairs(given: RunOptions, metrics: int) -> int:
-    """Return the number of A/A pairs, which compare equal arms; warn if they are too few to find a
-    difference. metrics: number of metrics.
+    """Return the number of pairs in the A/A phase, in which both arms have the same settings. Warn
+    if they are too few to show a difference. metrics: number of metrics.
     """
     need = least_pairs(metrics, DIRTY)
     if given.aa is None:
@@ -132,7 +134,9 @@ def _aa_pairs(given: RunOptions, metrics: int) -> int:
 
 
 def usual_design(host: Host, options: dict[str, Any]) -> str:
-    """Return the default design: switchback if an arm sets knobs, as knobs are host-wide."""
+    """Return the default of --design: switchback if an arm sets a knob of the kernel, as a knob
+    applies to the whole host; else split.
+    """
     words = f"{options['control']},{options['treatment'] or ''}".split(",")
     names = [word.partition("=")[0].strip() for word in words if "=" in word]
     knobs = read_knobs(host.tree) if names else {}

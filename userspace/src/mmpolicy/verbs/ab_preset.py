@@ -21,7 +21,9 @@ from mmpolicy.verbs.options import ask
 def resolve(
     host: Host, ctx: click.Context, name: str, options: dict[str, Any]
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the options of a run: those that the user gave, and else those of the preset."""
+    """Return the options of a run with a preset: an option that the user gave overrides that of the
+    preset.
+    """
     service = options["unit"] if options["unit"] not in UNITS else None
     where = service or options["cgroup"]
     if not where:
@@ -31,8 +33,8 @@ def resolve(
     given.pop(ABOUT)
     if service:
         options["unit"] = UNITS[0]
-    # A preset without cgroup sets knobs, which apply to the whole host; its metrics alone are
-    # those of the service.
+    # A preset without a cgroup sets knobs of the kernel, which apply to the whole host. So the run
+    # is not limited to the service; only its metrics are those of the service.
     if "cgroup" not in given:
         options["cgroup"] = None
     for key, value in given.items():

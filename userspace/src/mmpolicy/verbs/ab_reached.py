@@ -17,7 +17,8 @@ from mmpolicy.verbs.reached import OVERRIDE, POINT, reach_in, warn
 
 
 def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
-    """Raise an error if the arms cannot differ, because no policy reaches any process of the scope.
+    """Raise an error if the arms of an experiment cannot differ, because policies reach no memory
+    of any process in the scope.
 
     Print a warning if policies reach only some processes or parts of their memory. The check
     applies only to arms that differ at anon_order alone: other points do not depend on reach. It
@@ -35,8 +36,8 @@ def check_arms(tree: Tree, scope: str, arms: Iterable[Settings]) -> None:
 
 
 def _differing(first: Settings, second: Settings) -> set[str]:
-    """Return the points at which two arms differ. Knobs of a point do not count if its policy is
-    stock in both arms.
+    """Return the hook points at which the settings of two arms differ. Knobs of a point do not
+    count if its policy is stock in both arms, as they then have no effect.
     """
 
     def told(settings: Settings, point: str) -> dict[str, str]:

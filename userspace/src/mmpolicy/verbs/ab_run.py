@@ -60,7 +60,7 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.progress import Quiet, display
 
-# Options of the command that are not part of the plan of an experiment.
+# Options of `ab run` that say how to run or print; they are not part of the plan of an experiment.
 HERE = ("dry_run", "want_json", "out", "detach", "yes")
 
 
@@ -86,8 +86,8 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
 
 
 def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
-    """Return whether the arms need the module. Arms that only set knobs of the kernel do not, and
-    `stock` needs none while no module is loaded.
+    """Return whether the arms need the module. It is not needed by arms that only set knobs of the
+    kernel, nor, while it is not loaded, by the arm `stock`.
     """
     loaded = host.tree.is_dir(CONTROL)
     as_it_is = ("", DEFAULT) if loaded else ("", DEFAULT, STOCK)
@@ -95,7 +95,9 @@ def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
 
 
 def _check_alone(given: RunOptions, timing: bool) -> None:
-    """Raise a usage error for options that need policies of the module, which these arms lack."""
+    """Raise a usage error for options that only work with policies of the module. Called for arms
+    that set only knobs of the kernel.
+    """
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
         text = f"{what} needs arms that set policies of the module, and the module loaded"
@@ -350,7 +352,9 @@ def run(
 
 
 def _plan(ctx: click.Context, options: dict[str, Any]) -> Plan:
-    """Return the plan that the options describe, with those of a preset for options not given."""
+    """Return the plan that the options describe. With --preset, the preset fills in the options
+    that the user did not give.
+    """
     options = dict(options)
     preset = options.pop("preset")
     if preset:
@@ -400,8 +404,9 @@ def run_planned(
 def _locked(
     host: Host, design: Design, length: Length, file: Path
 ) -> AbstractContextManager[None]:  # fmt: skip
-    """Take the lock of experiments. Its text names this process and the expected end, for others
-    that find it taken. If `ab restore` holds it, wait up to PATIENCE_S.
+    """Take the lock that allows only one experiment at a time. The lock's text names this process
+    and the expected end, for commands that find the lock taken. If `ab restore` holds it, wait up
+    to PATIENCE_S.
     """
     seconds = length.blocks(design) * design.block_s
     until = (datetime.now(timezone.utc) + timedelta(seconds=seconds)).astimezone()
@@ -421,7 +426,9 @@ def _opened(file: Path) -> Iterator[OutFile]:
 
 
 def _note(given: RunOptions) -> str:
-    """Return the journal's note about a run; _runs_before() finds runs with equal arms by it."""
+    """Return the note about a run for the journal. It lists the arms, by which _runs_before() finds
+    earlier runs with the same arms.
+    """
     return f"begins: {', '.join(given.arms().values())}"
 
 

@@ -140,8 +140,8 @@ def _apply(
 
 
 def _loads(manifest: Manifest, now: State) -> list[Write]:
-    """Return a write for each BPF policy of the manifest that is not loaded, or is loaded from an
-    older object.
+    """Return a write for each BPF policy of the manifest that is not loaded yet, or that was loaded
+    from another version of its object file.
     """
     return [
         Write(source.file, "replace" if key in now else "load", key, source.sha256)
@@ -151,8 +151,9 @@ def _loads(manifest: Manifest, now: State) -> list[Write]:
 
 
 def _load(host: Host, manifest: Manifest, loads: list[Write], skip_missing: bool) -> None:
-    """Load BPF policies of a manifest, before any profile uses them; a policy that replaces a
-    loaded one takes effect at once. With --skip-missing, an error only prints a warning.
+    """Load the BPF policies of a manifest, before any profile uses them. A policy that replaces a
+    loaded one takes effect at once. With --skip-missing, a policy that cannot be loaded causes only
+    a warning.
     """
     for write in loads:
         assert isinstance(write.key, LoadedPolicy) and write.result
@@ -294,16 +295,16 @@ def verify(host: Host, file: str | None, skip_missing: bool, heal: bool, want_js
 
 
 def _mind_proofs(tree: Tree) -> None:
-    """Raise an error if `try --watch` has undone a setting, or was killed while its service was at
-    stock. Only the first such test is reported.
+    """Raise an error if `try --watch` has undone a setting that a trial kept, or was killed in a
+    block that left its service at stock. Only the first such test is reported.
     """
     for each in proofs(tree):
         raise Error(each.text, Exit.DRIFT, each.next_step)
 
 
 def _heal(host: Host, manifest: Manifest) -> None:
-    """Bind the cgroups that the manifest binds, that exist and that are not bound. They are left if
-    a service has started before mmpolicy was ready, for example.
+    """Bind the cgroups that the manifest binds, that exist, and that are not bound. A cgroup can be
+    missing its binding if, for example, its service started before mmpolicy was ready.
     """
     with exclusive(host, dry_run=False):
         now, target = _compare(host.tree, manifest)

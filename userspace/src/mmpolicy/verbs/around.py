@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`recommend` without a PID: watch the whole host for a while, and print advice."""
+"""`recommend` without a PID: observe all processes of the host for a while, and print advice."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mmpolicy.render import emit, own_line, progress_line
 from mmpolicy.verbs.here import without_module
 
 POINT, POLICY = "anon_order", "adaptive"
-SHARE = 0.05  # share of one CPU that the survey may take
+SHARE = 0.05  # The survey of the processes' memory may use this share of one CPU.
 TURN_S = 5.0  # seconds of one turn of the survey
-EVENTS = "vmstat"  # key under which rates() gets the counters of /proc/vmstat
+EVENTS = "vmstat"  # key under which rates() has the counters of /proc/vmstat
 HUGE = 2 << 20
 
 
@@ -38,7 +38,7 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
     rising = rates(events, _events(host.tree), passed)[EVENTS]
     more = evidence.folios_made(host.tree)
     sizes = {size: (more[size] - made.get(size, 0)) / passed for size in more}
-    # without counters by size (before Linux 6.8), count faults that got 2 MB
+    # Before Linux 6.8, faults are not counted by folio size: count those that got 2 MB.
     sizes.setdefault(HUGE, rising.get("thp_fault_alloc", 0.0))
     shadows = _shadows(host.tree)
     known = find(Evidence(host.tree, survey, rising, sizes, costs, module_here(host), shadows))
@@ -61,8 +61,8 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
 
 
 def check_may_look(tree: Tree) -> None:
-    """Raise an error at once if this user may not read page frames, and not only after the look of
-    a minute.
+    """Raise an error at once if this user may not read page frames (/proc/kpageflags); without this
+    check, the error would come only after the survey of a minute.
     """
     try:
         tree.read_at("/proc/kpageflags", 8)
@@ -72,8 +72,8 @@ def check_may_look(tree: Tree) -> None:
 
 
 def fault_costs(host: Host) -> tuple[Calibration, str]:
-    """Return the cost of a page fault, and its source as text: the file of `calibrate`, or if there
-    is none, a measurement of single pages made now.
+    """Return the cost of a page fault, and as text where it comes from: the file that `calibrate`
+    wrote, or, if there is none, a measurement of single pages that is made now.
     """
     kept = read_calibration(host.tree)
     if kept:
@@ -85,7 +85,7 @@ def fault_costs(host: Host) -> tuple[Calibration, str]:
 
 
 def watch(host: Host, survey: Survey, seconds: float) -> None:
-    """Let the survey look at processes for this many seconds, and print the progress."""
+    """Let the survey read the memory of processes for this many seconds, and print the progress."""
     turns = max(round(seconds / TURN_S), 1)
     with own_line():
         for turn in range(turns):
@@ -106,8 +106,8 @@ def _events(tree: Tree) -> Counters:
 
 
 def module_here(host: Host) -> Module:
-    """Return whether this host can load the module, and the command or the next step for it.
-    `doctor` says the same in more words.
+    """Return whether this host can load the module, and the command that loads it or makes it
+    possible. `doctor` says more about it.
     """
     if host.tree.is_dir(CONTROL):
         return Module(True)
@@ -120,8 +120,9 @@ def module_here(host: Host) -> Module:
 
 
 def _shadows(tree: Tree) -> dict[str, str]:
-    """Return the finding of the shadow policy `adaptive` as text, by profile. Only profiles with
-    another active policy count, and only if the shadow would have spared most faults.
+    """Return by profile, as text, what the shadow policy `adaptive` has found out. A shadow policy
+    only counts what it would decide. Only profiles with another active policy count, and only if
+    the shadow would have spared most faults.
     """
     if not tree.is_dir(CONTROL):
         return {}

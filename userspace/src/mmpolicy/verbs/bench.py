@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 PLACE = "{threads}"  # text in the command that stands for the number of threads
 RUNS = 12  # default number of rounds
-# A warning is printed if CPU time is a smaller share of the run's time: then another process may
-# have done the work.
+# If the CPU time of a run is a smaller share of its duration, a warning is printed: another
+# process, which is not measured, may have done the work.
 IDLE = 0.05
 
 
@@ -56,7 +56,7 @@ def _arms(host: Host, given: tuple[str, ...]) -> Arms:
 
 
 def _facts(host: Host, work: Work, seed: int) -> dict[str, Any]:
-    """Return the facts about command and host that the output file records."""
+    """Return the facts about the benchmarked command and the host, for the output file."""
     made_of = hardware_of(host.tree)
     return {
         "command": list(work.command),
@@ -86,7 +86,9 @@ def _dry_run(arms: Arms, want_json: bool) -> None:
 
 
 def _own(arm: Arm) -> Iterator[tuple[str, str]]:
-    """Yield name and value of the settings of an arm that apply to COMMAND, not to the host."""
+    """Yield name and value of those settings of an arm that apply only to the benchmarked command,
+    not to the whole host.
+    """
     for key, value in arm.settings.items():
         yield f"{arm.profile}/{key.inside}", value
     if arm.no_thp:
@@ -397,8 +399,8 @@ def _save(
 
 
 def _not_counted(done: Bench) -> Iterator[str]:
-    """Yield a warning for each kind of work that the figures miss: of processes that outlive the
-    command, and of other processes that work for it.
+    """Yield a warning for each kind of work that the figures miss: work of processes that outlive
+    the benchmarked command, and work that other processes do for it.
     """
     if names := sorted(done.programs.outlived):
         yield (

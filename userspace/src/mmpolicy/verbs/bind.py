@@ -105,8 +105,9 @@ def bind(
 
 
 def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> Callable[[], None]:
-    """Return a function to call after the binding: it records the owner of the cgroup's binding, or
-    that there is none any longer (profile None). Without an owner it does nothing.
+    """Return a function that the caller calls after it has changed the binding. The function
+    records the owner of the cgroup's binding, or, if profile is None, removes the record. Without
+    an owner it does nothing.
     """
     if not owner or not isinstance(key, CgroupBinding):
         return lambda: None
@@ -116,10 +117,11 @@ def _keep(tree: Tree, owner: str | None, key: Binding, profile: str | None) -> C
 
 
 def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
-    """Return the keys of the cgroups of a unit that run now; [] if the module is not loaded.
+    """Return the keys of the cgroups in which a systemd unit runs now; [] if the module is not
+    loaded.
 
-    For a template, they are those of its instances, without instances that a manifest binds by
-    their own names.
+    For a template, these are the cgroups of its instances, except instances that a manifest binds
+    by their own names.
     """
     if not units.tree.exists(CONTROL):
         return []
@@ -131,7 +133,9 @@ def _running(units: Units, key: UnitBinding) -> list[CgroupBinding]:
 def _bind_unit(
     host: Host, unit: str, profile: str, force: bool, dry_run: bool, want_json: bool
 ) -> list[CgroupBinding]:
-    """Bind a systemd unit, now and at each start; return the keys of its running cgroups."""
+    """Bind a systemd unit to a profile, now and at each later start; return the keys of the cgroups
+    in which it runs now.
+    """
     units = units_of(host.tree)
     key = check_unit(units, unit, profile, force)
     running = _running(units, key)

@@ -42,11 +42,15 @@ from mmpolicy.verbs.options import ask, dry_run_option, json_option, pass_host
 WANTED = (16 << 10, 64 << 10, 2 << 20)  # folio sizes in bytes that are measured, if available
 # folio sizes in bytes that are measured with --all-cpus
 ALL_WANTED = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 2 << 20)
-LEASE_S = 10.0  # the watchdog restores the knobs if no turn reports for this many seconds
+# if no turn of the measurement reports for this many seconds, the watchdog process restores the
+# knobs
+LEASE_S = 10.0
 MIB_CPU = 64  # most MiB of memory to touch for each CPU
-# --all-cpus refuses above this load of other processes, in percent of all CPUs; seconds to measure
+# --all-cpus refuses to start if other processes use more than LOAD percent of all CPUs, measured
+# for LOAD_S seconds
 LOAD, LOAD_S = 25.0, 0.5
-WAITING = 10.0  # percentage of the time that tasks may wait for memory; above it, the run ends
+# percentage of the time that tasks may wait for memory (PSI); above it, the measurement ends
+WAITING = 10.0
 BAR = 30  # columns of the longest bar
 NOT_QUIET = "wait until the host is quiet, then give the command again"
 
@@ -60,8 +64,8 @@ def _sizes(tree: Tree, now: Values, wanted: Sequence[int] = WANTED) -> dict[int,
 
 
 def _arms(sizes: dict[int, str]) -> dict[str, Values]:
-    """Return by arm the values of all size files: each arm gives one size to memory with
-    MADV_HUGEPAGE, and the arm of PAGE none.
+    """Return by arm the values of all knobs of folio sizes. Each arm gives memory with
+    MADV_HUGEPAGE one size; the arm PAGE disables all sizes.
     """
     off = dict.fromkeys(sizes.values(), "never")
     return {str(size): off | {path: "madvise"} for size, path in sizes.items()} | {str(PAGE): off}
@@ -97,8 +101,8 @@ def _times(host: Host) -> tuple[float, float]:
 
 
 def _check(host: Host, cpus: int) -> None:
-    """Raise an error if the host has too much load, or too little memory, for a measurement on all
-    CPUs to be right.
+    """Raise an error if a measurement on all CPUs would be wrong, because other processes use too
+    much CPU time or the host has too little memory.
     """
     load = _load(host)
     if load > LOAD:

@@ -51,11 +51,14 @@ if TYPE_CHECKING:
     from mmpolicy.control.keys import State
 
 POINT, NEVER = "anon_order", "never"
-FAST = 0.5  # share of the time: from here on, collapses slow a program down considerably
+# with this share of the time spent in collapses, or more, a program slows down considerably
+FAST = 0.5
 SHOWN = 10  # number of areas that a dry run prints
-WORTH = 0.05  # a lower --min-used is suggested if it would collapse this share of the memory more
+# A lower --min-used is suggested if it would collapse additional memory of at least this share.
+WORTH = 0.05
 BIND_ANOTHER = "bind the process to another profile first, or give --override-never"
-PROFILES_S = 1.0  # seconds between two checks, in a run, whether a profile now forbids huge pages
+# seconds between two checks, during a run, whether a profile now forbids huge pages for a process
+PROFILES_S = 1.0
 EVERY_S = 0.2  # seconds between updates of the progress line
 
 
@@ -79,7 +82,9 @@ class CollapseOptions:
 
 @dataclass
 class Row:
-    """A process, with its private anonymous memory before and after the run; None: not known."""
+    """The figures of a process: its private anonymous memory before and after the run. None stands
+    for a figure that is not known.
+    """
 
     pid: int
     name: str
@@ -141,8 +146,8 @@ def collapse(host: Host, **options: Any) -> None:
 
 
 def _forbidden(tree: Tree, given: CollapseOptions, pids: Iterable[int]) -> str:
-    """Return as text which profile with the policy `never` decides for one of the processes, or "".
-    --override-never turns the check off.
+    """Return as text which profile forbids huge pages, because its policy is `never`, for one of
+    the processes; "" if none does. --override-never turns this check off.
     """
     if given.override_never or not tree.exists(CONTROL):
         return ""
@@ -157,7 +162,9 @@ def _forbidden(tree: Tree, given: CollapseOptions, pids: Iterable[int]) -> str:
 
 
 def never_of(tree: Tree, state: State, pid: int) -> str:
-    """Return the name of the profile that decides for a process if its policy is `never`, or ""."""
+    """Return the name of the profile that a process uses if the policy of that profile is `never`;
+    else "".
+    """
     from mmpolicy.control.bindings import profile_of
     from mmpolicy.control.keys import choice
 
@@ -212,15 +219,15 @@ def _kib(pages: int) -> int:
 
 
 def _skipped(before: dict[int, Seen], more: Counter[str]) -> dict[str, int]:
-    """Return the memory that was not collapsed, in KiB by cause, the largest first; more: pages
-    that the run itself skipped.
+    """Return how much memory was not collapsed, in KiB by cause, the largest first. before: what
+    was found before the run. more: pages that the run itself skipped, by cause.
     """
     total = sum((seen.skipped for seen in before.values()), Counter[str]()) + more
     return {cause: _kib(pages) for cause, pages in total.most_common()}
 
 
 def _nearly(before: dict[int, Seen]) -> dict[str, int]:
-    """Return how many KiB --min-used 98 would collapse in addition, and by how many KiB memory
+    """Return how many more KiB a run with --min-used 98 would collapse, and by how many KiB memory
     would grow. Processes that may not have huge pages do not count.
     """
     may = [seen for seen in before.values() if not seen.skipped[FORBIDDEN]]
@@ -229,10 +236,11 @@ def _nearly(before: dict[int, Seen]) -> dict[str, int]:
 
 
 def _cost(host: Host, given: CollapseOptions, blocks: int, one_s: float) -> str:
-    """Return as text how long the collapses take, and how they slow the program down.
+    """Return as text how long the collapses take together, and how much they slow the program down.
 
-    one_s: time of one collapse, measured on memory that this process has just freed. A hypervisor
-    has backed that already, so memory never used before takes longer.
+    one_s: seconds of one collapse, measured on memory that this process has just freed. A
+    hypervisor has already backed that memory, so a collapse into memory never used before takes
+    longer.
     """
     seconds = blocks * one_s * 100 / given.cpu
     text = (
@@ -314,8 +322,8 @@ def _collapse(
     collapser = Collapser(host, limits, pressure)
     blocks = sum(len(area.starts) for area in areas)
     if blocks:
-        # "up to": the look at all areas does not recognise shared, locked or watched memory,
-        # which the run skips.
+        # "up to": the run skips shared, locked and watched memory, which the look at all areas
+        # before it cannot recognise.
         click.echo(f"up to {_cost(host, given, blocks, one_s)}", err=True)
     began = host.clock()
     signal = _run(host, given, collapser, targets, areas, blocks)
@@ -351,10 +359,11 @@ def _run(
     host: Host, given: CollapseOptions, collapser: Collapser, targets: dict[int, Target],
     areas: list[Candidates], blocks: int,
 ) -> int:  # fmt: skip
-    """Collapse the blocks of all areas; return the signal that ended the run early, or 0.
+    """Collapse the blocks of all areas. Return the number of the signal that ended the run early,
+    or 0.
 
-    The run also ends, with a reason in collapser.done, if a profile with the policy `never` is
-    bound to one of the processes meanwhile.
+    The run also ends early, with a reason in collapser.done, if a profile with the policy `never`
+    is bound to one of the processes during the run.
     """
     began = shown = looked = host.clock()
     with noted() as caught:
@@ -376,7 +385,9 @@ def _run(
 
 
 def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None:
-    """Look at all processes again after the run, and complete their rows."""
+    """Read the memory of all processes again after the run, and complete their rows in
+    the table.
+    """
     for pid, row in rows.items():
         row.made_kib = done.made[pid] * BLOCK >> 10
         row.growth_kib = _kib(done.added[pid])
@@ -389,7 +400,9 @@ def _after(rows: dict[int, Row], targets: dict[int, Target], done: Done) -> None
 
 
 def _table(rows: list[Row], made: str, later: str) -> list[str]:
-    """Return the table of processes as lines; later: text for one with no memory after the run."""
+    """Return the table of processes as lines. later: the text in place of the memory after the run,
+    for a process of which it is not known.
+    """
     header = ("PID", "NAME", "ANON_KIB", "", "NOW_KIB", "IN_2MB", "", "NOW", made, "GROWTH_KIB")
     return table(header, [
         (row.pid, row.name, row.before_kib, "->", later if row.after_kib is None else row.after_kib,

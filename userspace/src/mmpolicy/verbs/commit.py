@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""For all verbs that change the state: take the lock, write the journal, apply all writes or roll
-them back, and print the changes.
+"""Shared by all verbs that change settings: take the lock, write the journal, make all writes or
+undo them, and print the changes.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def command_name() -> str:
 
 @contextmanager
 def exclusive(host: Host, dry_run: bool, force: bool = False) -> Iterator[Entry | None]:
-    """Hold the lock against other changes by this command, from the first read of the state to the
-    journal entry; a dry run takes no lock.
+    """Hold the lock that keeps other commands of mmpolicy from changing the state, from the first
+    read of the state to the journal entry; a dry run takes no lock.
 
-    Yield None, or, after a warning, the journal entry of an earlier change that was interrupted,
+    Yield None; or, after a warning, the journal entry of an earlier change that was interrupted,
     with the writes it had made. force: end a running experiment first.
     """
     if dry_run:
@@ -116,7 +116,9 @@ def _begin(host: Host, writes: Sequence[Write]) -> Entry | None:
 
 
 def emit_plan(command: str, want_json: bool, plan: Iterable[Step], **more: Any) -> None:
-    """Print the writes that a dry run would make; more: further facts, by name."""
+    """Print the writes that a command without --dry-run would make; more: further facts,
+    by name.
+    """
     steps = list(plan)
     data = {"dry_run": True, "writes": [each._asdict() for each in steps], **more}
     lines = [each.line() for each in steps]
@@ -156,8 +158,9 @@ def commit(
 
 
 def tell_settled(host: Host, wait: bool) -> None:
-    """Print a note while the kernel is still attaching or detaching its hooks, and a warning if
-    the module has set a policy back to stock; wait: first wait for the hooks, up to LIMIT_S.
+    """Print a note while the kernel is still attaching or detaching the module's hooks, and a
+    warning if the module has set a policy back to stock. wait: first wait for the hooks, up to
+    LIMIT_S seconds.
     """
     state = settle(host, _tell, LIMIT_S if wait else 0)
     if state in UNDER_WAY:
@@ -180,8 +183,8 @@ def change(
     origin: Origin = no_origin,
     then: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make all writes, or none if one fails, and record them in the journal; return the state of
-    their keys before and after.
+    """Make all writes, or none if one fails, and record them in the journal. Return the values of
+    the settings that they change, before and after.
     """
     _mind_experiment(host, writes)
     of_units = any(isinstance(write.key, UnitBinding) for write in writes)

@@ -30,8 +30,8 @@ from mmpolicy.host.systemd import template_of
 
 STOCK = "stock"
 Words = Iterator[str]
-# A function that yields the possible words; arguments: the tree, the parameters typed before, and
-# the beginning of the word.
+# Type of the functions that yield the words to offer in shell completion. Arguments: the tree, the
+# parameters typed before, and the beginning of the word.
 Offer = Callable[[Tree, dict[str, Any], str], Words]
 
 
@@ -40,7 +40,9 @@ def _points(tree: Tree, given: dict[str, Any], _before: str) -> Words:
 
 
 def _settings(tree: Tree, given: dict[str, Any], _before: str) -> Words:
-    """Offer the policies of the point, unless one is typed already, and its knobs with values."""
+    """Offer the policies of the hook point, unless one is typed already, and the knobs of the typed
+    policy or else of the active one, with their values.
+    """
     control = Control(tree)
     point = control.point(given["profile"], given["point"])
     chosen = [word for word in given.get("settings") or () if "=" not in word]
@@ -79,8 +81,8 @@ def _pids(tree: Tree, _given: dict[str, Any], _before: str) -> Words:
 
 
 def _arms(tree: Tree, _given: dict[str, Any], before: str) -> Words:
-    """Offer the parts of an arm: profiles, policies, knobs of the policies typed before, and knobs
-    of the kernel; before: the finished parts of the word.
+    """Offer the parts of an experiment's arm: profiles, policies, knobs of the policies typed
+    before, and knobs of the kernel. before: the finished parts of the word, each with a comma.
     """
     if not before:
         yield STOCK
@@ -144,8 +146,8 @@ OFFERS: dict[str, Offer] = {
 
 
 def words_for(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
-    """Return the words of a kind that begin with `incomplete`. An arm has parts with commas between
-    them, of which only the last is completed.
+    """Return the words of a kind, such as "point", that begin with `incomplete`. The text of an arm
+    has parts separated by commas, of which only the last is completed.
     """
     tree = Tree(ctx.find_root().params["root"])
     done = incomplete[: incomplete.rfind(",") + 1] if kind == "arm" else ""

@@ -27,7 +27,7 @@ WITHOUT_MODULE = ("kernel", "thp", "left")
 
 
 class Findings(NamedTuple):
-    """The result of doctor: the verdict, the verbs that work, and the checks that matter on this
+    """The result of `doctor`: its verdict, the verbs that work, and the checks that matter on this
     host.
     """
 
@@ -53,8 +53,8 @@ class Findings(NamedTuple):
 
 
 def look(host: Host, facts: Facts, everything: bool) -> Findings:
-    """Make all checks of the host, and return the result; everything: keep checks that do not
-    matter on a kernel that can never load the module.
+    """Make all checks of `doctor`, and return its result. everything: keep also the checks that do
+    not matter on a kernel that can never load the module.
     """
     from mmpolicy.verbs.fit import check_kernel
 

@@ -223,8 +223,8 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
 
 
 def _tell_without_module(pid: int, seen: Seen, want_json: bool) -> None:
-    """Print the facts about a process, and then raise an error: without the module, there is no
-    profile to propose.
+    """Print the facts about a process, and then raise an error: `--propose` needs the module,
+    without which there is no profile to propose.
     """
     whole = all_of(seen.areas)
     lines = [*seen.reach.lines(), *(f"not known: {text}" for text in seen.reach.unknown)]
@@ -250,8 +250,9 @@ def profile_name(comm: str, taken: list[str]) -> str:
 def _with_profile(
     host: Host, state: State, old: str, name: str, advice: Advice, pid: int
 ) -> tuple[State, str]:
-    """Return the state with a new profile, which is a copy of `old` with the advice, and the cgroup
-    of the process, which is bound to the profile; "" if it has no own cgroup.
+    """Return the state with a new profile for a process, and the path of the process's cgroup,
+    which is bound to that profile. The profile is a copy of `old`, changed by the advice. The path
+    is "" if the process has no cgroup of its own.
     """
     settings: State = {
         key.of(name): value

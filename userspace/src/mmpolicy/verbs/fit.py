@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`doctor --kernel`: which points an installed kernel that is not running could have."""
+"""`doctor --kernel`: which hook points of the module a kernel could have, read from the image of a
+kernel that need not be running.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +79,8 @@ def _lines(kernel: Kernel, points: list[Fit], result: Exit) -> Iterator[str]:
 
 
 def told(kernel: Kernel, points: list[Fit]) -> str:
-    """Return as text the points that a kernel could have, and after "without" those that
-    it lacks.
+    """Return as text the hook points that a kernel could have, and after "without" those that it
+    lacks.
     """
     there = [each.point + (" (untried)" if _why(kernel, each) else "")
              for each in points if each.status != "lacks"]  # fmt: skip
@@ -88,8 +90,8 @@ def told(kernel: Kernel, points: list[Fit]) -> str:
 
 
 class Points(NamedTuple):
-    """The points that the running kernel could have, as text; reasons: why it could have none;
-    known: False if its tables cannot be read, and text then says so.
+    """The hook points that the running kernel could have, as text. reasons: why it could have none.
+    known: False if the kernel's type tables cannot be read; text then says so.
     """
 
     text: str
@@ -98,7 +100,9 @@ class Points(NamedTuple):
 
 
 def points_here(facts: Facts) -> Points:
-    """Return the points that the running kernel could have."""
+    """Return the hook points of the module that the running kernel could have, or why it could have
+    none.
+    """
     if PAGE != NEEDED_PAGE:
         return Points(
             "none",
@@ -116,8 +120,9 @@ def points_here(facts: Facts) -> Points:
 
 
 def check_kernel(facts: Facts) -> Check:
-    """Return the check "kernel" of `doctor`: the points that the running kernel could have. If the
-    module is loaded, it gives the release alone, as the module reports its points.
+    """Return the check "kernel" of `doctor`: the hook points that the running kernel could have. If
+    the module is loaded, it gives only the release of the kernel, as the module reports its points
+    itself.
     """
     if facts.loaded:
         return Check("kernel", "ok", facts.release)
@@ -131,8 +136,8 @@ def check_kernel(facts: Facts) -> Check:
 
 
 def show_fit(tree: Tree, image: str, brief: bool, want_json: bool) -> Exit:
-    """Print the points that a kernel could have; return Exit.DONE if it could have at least one,
-    else Exit.LACKING.
+    """Print the hook points that a kernel could have. Return Exit.DONE if it could have at least
+    one, else Exit.LACKING.
     """
     kernel, points = look_at(tree, image)
     result = Exit.DONE if any(each.status != "lacks" for each in points) else Exit.LACKING

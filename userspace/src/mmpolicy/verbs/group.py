@@ -33,8 +33,8 @@ OUTPUT_REMEDIES = KEEP_REMEDIES | {  # exit code and next step if output fails, 
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a Python module. Its objects live until the end, so the garbage collector is told to
-    skip them, which saves start-up time.
+    """Import a Python module. The garbage collector is switched off for the import, to save
+    start-up time: the objects of the module live until the process ends anyway.
     """
     gc.disable()
     try:
@@ -116,8 +116,8 @@ class Verbs(Group):
         return result
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **more: Any) -> Any:
-        """Run the command as click does, but print every error as one or two lines, or as JSON, and
-        end the process with its exit code.
+        """Run the whole command as click does, but print every error as one or two lines, or as
+        JSON, and end the process with its exit code.
         """
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:  # the file was closed before this command started
@@ -170,8 +170,8 @@ class Verbs(Group):
 
 
 def _say_what_can_be(ctx: click.Context, err: Error) -> None:
-    """Extend the error "the module is not loaded" if loading is impossible here: say why, and what
-    works without the module.
+    """If this host can never load the module, extend the error "the module is not loaded": say why
+    it cannot, and what works without the module.
     """
     from mmpolicy.verbs.here import without_module
 
@@ -187,7 +187,9 @@ def _end(code: int) -> None:
 
 
 def _print_no_more() -> None:
-    """Send further output to /dev/null, as the reader has closed the pipe."""
+    """Send further output to /dev/null, because the reader of standard output has closed
+    the pipe.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)
     os.close(null)

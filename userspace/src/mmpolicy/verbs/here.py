@@ -21,8 +21,8 @@ OUTSIDE = "run the command on the host itself, not in a container"
 
 
 class Verdict(NamedTuple):
-    """Whether this kernel can have policies, as text, and the next step to get them or to do
-    without.
+    """Whether this kernel can have the policies of the module, as text, and the next step: how to
+    get them or what to do without them.
     """
 
     text: str
@@ -31,8 +31,8 @@ class Verdict(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb that works without the module. If this host lacks what the verb needs, why_not and
-    next_step are set.
+    """A verb that needs no module. If it does not work on this host, why_not says what is missing,
+    and next_step how to get it.
     """
 
     name: str

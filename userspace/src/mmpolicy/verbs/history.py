@@ -42,7 +42,8 @@ def revert(host: Host, force: bool, to: int | None, dry_run: bool, want_json: bo
     setting since, nothing happens without --force.
     """
     with exclusive(host, dry_run, force) as cut_off:
-        # an interrupted change is the last one, and is reverted even if it has changed nothing
+        # `revert` without --to undoes the last change. If that was interrupted, it is undone even
+        # if it has changed nothing.
         if cut_off and to is None:
             entry, done = cut_off, cut_off.done
         else:

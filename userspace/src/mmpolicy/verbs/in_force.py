@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Apply settings while a command measures, and restore the former ones, whatever ends the
-command.
+"""Apply settings while a command measures, and restore the former ones afterwards, however the
+command ends.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Settings(Protocol):
 
 @contextmanager
 def in_force(host: Host, settings: Settings, alone: bool) -> Iterator[None]:
-    """Apply settings for the time of a `with` block, and restore the former ones after it.
+    """Apply settings for the time of a `with` block, and restore the former values at its end.
 
-    alone: the settings are host-wide, so take the lock of experiments. Raise Error if another
-    program changes one of the settings meanwhile.
+    alone: True if the settings apply to the whole host; then take the lock that allows only one
+    experiment at a time. Raise Error if another program changes one of the settings meanwhile.
     """
     holder = f"{BENCH}{os.getpid()}"
     with host.tree.locked(LOCK, holder, PATIENCE_S) if alone else nullcontext():

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mmpolicy.errors import Error, Exit
 
-# Name of the package to install, by imported module; scipy installs numpy, too.
+# The package to install for an imported Python module: its name on PyPI, and with the prefix
+# python3- in a distribution. The package scipy installs numpy, too.
 PACKAGES = {
     "numpy": "scipy",
     "scipy": "scipy",
@@ -35,7 +36,8 @@ def lacking(err: ImportError) -> Error | None:
     if not name:
         return None
     cause: BaseException = err
-    # a library may replace the loader's error by its own with long advice: take the first one
+    # A library may replace the error of the dynamic loader by one of its own with long advice:
+    # report the first error of the chain.
     while cause.__cause__:
         cause = cause.__cause__
     why = str(cause).strip().partition("\n")[0]
@@ -47,7 +49,9 @@ def lacking(err: ImportError) -> Error | None:
 
 
 def _importing(err: ImportError) -> str:
-    """Return the library whose own files failed to import, as the traceback shows; "" if none."""
+    """Return the name of the library whose own files failed to import, as the traceback shows; ""
+    if the traceback contains no known library.
+    """
     for frame in traceback.extract_tb(err.__traceback__):
         for folder in Path(frame.filename).parts[:-1]:
             if folder in PACKAGES:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0
-"""`list` and `show`: points, policies and knobs."""
+"""`list` and `show`: print hook points, their policies and their knobs."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def _point_data(tree: Tree, points: Iterable[Point]) -> dict[str, dict[str, Any]
 
 
 def emit_points(command: str, want_json: bool, tree: Tree, **more: Any) -> None:
-    """Print all points of all profiles, with the active policy and the other policies of each;
-    more: further facts for JSON.
+    """Print all hook points of all profiles, each with its active policy and the other policies
+    that it could have. more: further facts for JSON.
     """
     control = Control(tree)
     points = [point for profile in control.profiles() for point in control.points(profile)]
@@ -138,8 +138,8 @@ def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
 
 
 def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[Memory]]:
-    """Return the data for a process: the profile that decides for it, and its memory with that of
-    its cgroup, also as a list.
+    """Return the data about a process: its profile, its memory, and the memory of its cgroup. The
+    second value is this memory as a list.
     """
     memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)

@@ -50,11 +50,12 @@ from mmpolicy.verbs.options import (
 from mmpolicy.verbs.targets import warn_if_slowed
 
 CPU = 3.0  # CPU budget in percent of one CPU, if neither --cpu nor a manifest says more
-PROCESS = "process "  # prefix of the name of a --pid, to tell it from a unit
+# prefix by which the name of a process (--pid) is told from that of a systemd unit
+PROCESS = "process "
 READ_S = 60.0  # seconds between two reads of the manifests
 TOLD_S = 3600.0  # seconds between two lines in the system log
 STEP_S = 1.0  # longest sleep in seconds, so that signals are handled in time
-WORTH_KIB = 1024  # least kB, per cause, of memory left as it was that is printed
+WORTH_KIB = 1024  # memory that was left as it was is not printed below this many kB per cause
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,8 @@ def maintain(host: Host, **options: Any) -> None:
 
 @contextmanager
 def _alone(tree: Tree) -> Iterator[None]:
-    """Hold the lock of `maintain`; if another one holds it, raise an error that says how to end
-    that process.
+    """Hold the lock of `maintain`. If another `maintain` holds it, raise an error that says how to
+    end that process.
     """
     with ExitStack() as stack:
         try:
@@ -192,8 +193,8 @@ class Keeper:
             )
 
     def _check(self) -> None:
-        """Raise an error if this host can neither collapse nor trim; print a line if it can do
-        only one of them.
+        """Raise an error if this host supports neither `collapse` nor `trim`; print a line if it
+        supports only one of them.
         """
         no_trim, no_collapse = self._maintainer.no_trim, self._maintainer.no_collapse
         if no_trim and no_collapse:
@@ -204,8 +205,8 @@ class Keeper:
             self._say(f"maintain makes no 2 MB pages on this host: {no_collapse}")
 
     def _read(self) -> None:
-        """Read the names of the services to work for, from the options or from the manifests; the
-        manifests are read again every READ_S.
+        """Read the names of the services that `maintain` works for, from the options or from the
+        manifests. The manifests are read again every READ_S seconds.
         """
         given = self._given
         names = [*given.units, *given.cgroups, *(f"{PROCESS}{pid}" for pid in given.pids)]
@@ -221,8 +222,9 @@ class Keeper:
         self._works = {name: self._works.get(name) or Work(name) for name in names}
 
     def _of_manifests(self) -> tuple[float | None, list[str]]:
-        """Return CPU budget and names of services from the host's manifests. An invalid file is
-        skipped with a warning; if the whole cannot be read, the present names stay.
+        """Return the CPU budget and the names of services from the manifests of this host. An
+        invalid file is skipped with a warning. If the manifests as a whole cannot be read, the
+        present names stay.
         """
         broken = set[str]()
         manifest = host_manifest(self._host.tree, lambda err: broken.add(err.message))
@@ -264,14 +266,16 @@ class Keeper:
             return []
 
     def check_end(self) -> None:
-        """With --once, raise an error if pressure or another limit ended the work early."""
+        """With --once, raise an error if memory pressure or another limit ended the work before all
+        memory was treated.
+        """
         if self._given.once and self._maintainer.waits and not self._caught:
             text = f"maintain --once stopped before the end: {self._maintainer.waits}"
             raise Error(text, Exit.FAILED, "mmpolicy collapse explains this, and says what to do")
 
     def _forbids(self) -> Callable[[int], str]:
-        """Return a function of a pid: it returns as text which profile forbids 2 MB pages for the
-        process, or "".
+        """Return a function that tells, for a pid, which profile forbids 2 MB pages for the
+        process: as text, or "" if none does.
         """
         tree = self._host.tree
         states = [read_state(tree)] if tree.exists(CONTROL) else []
@@ -294,7 +298,9 @@ class Keeper:
         emit("maintain", self._given.want_json, data, lambda: _plan_lines(data))
 
     def run(self) -> None:
-        """Repeat rounds until a signal arrives; with --once, until nothing is left to do."""
+        """Repeat rounds of trims and collapses until a signal arrives; with --once, until nothing
+        is left to do.
+        """
         host = self._host
         while not self._caught:
             if host.clock() - self._read_at >= READ_S:
@@ -313,10 +319,11 @@ class Keeper:
             self._rest(self._maintainer.every_s)
 
     def _rest(self, least_s: float = 0.0) -> None:
-        """Sleep for least_s seconds, and longer until the CPU time used is within the budget.
+        """Sleep for least_s seconds, and then until the CPU time that `maintain` has used is within
+        its budget again.
 
-        A signal ends the sleep. It also follows rounds that changed nothing, as the checks of many
-        services alone may exceed the budget.
+        A signal ends the sleep. The function is also called after rounds that changed nothing, as
+        the checks of many services alone may exceed the budget.
         """
         host = self._host
         end = self._began + self._used() / (self._cpu / 100)
@@ -350,7 +357,9 @@ class Keeper:
             click.echo(line)
 
     def _tell(self, name: str, text: str) -> None:
-        """Print an event, and write it to the system log; name: the service, or ""."""
+        """Print an event, and write it to the system log; name: the service that the event
+        concerns, or "".
+        """
         line = f"{name}: {text}" if name else text
         self._say(line)
         self._host.log(f"maintain: {line}")

@@ -30,7 +30,8 @@ from mmpolicy.verbs.options import (
 LONG_KIB = 256 << 10  # the progress is shown from this many kB on, as reading them takes seconds
 SECONDS = 60.0  # default time limit; a heap of some hundred GiB, or a sparse one, takes longer
 LATE = "memory for which there was no time"
-# Smaller amounts of memory that is not shown, in kB, are not reported: the counters are not exact.
+# If the picture lacks memory of a kind, that is reported only from this many kB on, as the kernel's
+# counters are not exact.
 WORTH_KIB = 1024
 
 
@@ -46,9 +47,11 @@ def _summary(areas: list[Area]) -> list[str]:
 
 
 def not_shown(areas: list[Area], sizes: Sizes, files: bool, stopped: bool) -> dict[str, int]:
-    """Return how much memory of the process the picture lacks, in kB by kind.
+    """Return how much memory of the process the picture of its address space does not show, in kB
+    by kind.
 
-    files: whether it shows files. stopped: whether reading ended at the time limit.
+    files: whether the picture shows file mappings. stopped: whether reading ended at the time
+    limit.
     """
     resident = sum(total.pages for total in totals(areas).values()) * PAGE >> 10
     pools = max(sizes.hugetlb - (count_of(areas, HUGETLB) * PAGE >> 10), 0)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 def _check_options(kmod: Kmod, options: Sequence[str]) -> None:
     """Raise a usage error for parameters that the module does not have, as the kernel would ignore
-    them silently. A module file without parameters is a stub that refuses to load; its error at
-    loading tells more, so its options are not checked.
+    them silently. A module file without any parameter is a stub that refuses to load. Its options
+    are not checked, as its error at loading tells more.
     """
     info = kmod.info(MODULE)
     known = {value.partition(":")[0] for key, value in info if key in ("parm", "parmtype")}

@@ -33,8 +33,8 @@ def run_object(
     timeout: float = TIMEOUT_S,
     want_log: bool = False,
 ) -> str:
-    """Run the helper program on an object file; return the name of the policy in it. Raise an error
-    if the kernel's verifier refuses the program.
+    """Pass an object file to the helper program that loads or checks BPF policies; return the name
+    of the policy in the file. Raise an error if the kernel's verifier refuses the policy.
 
     words: the verb of the helper, and optionally the name that the policy must have. data: the
     contents of the file. timeout: seconds.
@@ -64,8 +64,8 @@ def loaded_as(host: Host, verb: str, name: str, source: Source) -> Program:
 
 
 def load_again(host: Host, verb: str, name: str, source: Source) -> None:
-    """Load a policy from the object file that a manifest or the record names; verb: load, or
-    replace for a policy that is loaded.
+    """Load a BPF policy from the object file that a manifest names, or that was recorded when the
+    policy was loaded before. verb: "load", or "replace" for a policy that is loaded now.
     """
     data = read_source(source)
     run_object(host, [verb, name], source.file, data)
@@ -73,8 +73,8 @@ def load_again(host: Host, verb: str, name: str, source: Source) -> None:
 
 
 def not_to_be_loaded(tree: Tree) -> Iterator[str]:
-    """Yield a line for each loaded policy that could not be loaded again by the manifest that
-    `save` writes.
+    """Yield a line for each loaded BPF policy that is missing from the manifest that `save` writes,
+    so that `apply` could not load it again.
     """
     for name, source in sources(tree).items():
         if not source:

@@ -22,14 +22,15 @@ from mmpolicy.render import wrapped
 from mmpolicy.verbs.here import as_lines, verbs_here, without_module
 
 MOST = 3  # number of cgroups that are named
-MANY = 500  # cgroups that are read at most, as reading one memory.stat may take a millisecond
-LITTLE = 32 << 20  # bytes in huge pages from which on a cgroup is shown
+# Most cgroups that are read for the screen, as reading one memory.stat may take a millisecond.
+MANY = 500
+LITTLE = 32 << 20  # a cgroup is listed only if it has at least this many bytes in huge pages
 MIB = 1 << 20
 
 
 def overview(host: Host) -> Iterator[str]:
-    """Yield the lines of the screen: notices, settings, the largest users of huge pages, the verbs
-    that work, and the next step.
+    """Yield the lines that `mmpolicy` without a verb prints: notices, settings, the largest users
+    of huge pages, the verbs that work, and the next step.
     """
     tree = host.tree
     warnings = [f"warning: {trap.text}; next: {trap.next_step}" for trap in traps(tree)]
@@ -82,8 +83,9 @@ def _users(tree: Tree) -> Iterator[str]:
 
 
 def _cgroups(tree: Tree) -> Iterator[tuple[int, int, str]]:
-    """Yield memory in huge pages and all memory, both in bytes, and path, of cgroups of the first
-    two levels. A cgroup with children is left out, as it includes them.
+    """Yield for each cgroup of the first two levels: its memory in huge pages and all its memory,
+    both in bytes, and its path. A cgroup with children is left out, as its figures include those of
+    the children.
     """
     try:
         mount = cgroup_mount(tree)

@@ -37,9 +37,10 @@ from mmpolicy.verbs.options import (
 
 OBJECT = click.Path(path_type=Path, dir_okay=False, exists=True)
 NAME = re.compile(r"[a-z0-9_]{1,15}")
-# in skeleton.bpf.c: the command lines in its comment, which `policy new` prints as next steps
+# The command lines in the head comment of skeleton.bpf.c, which `policy new` prints as next steps.
 NEXT = re.compile(r"^ \* ((?:clang|sudo) .*)$", re.MULTILINE)
-# Freed programs go away after the kernel's grace periods: seconds to wait, and between two checks.
+# After an unload, the kernel frees a BPF program only after its grace periods: how many seconds to
+# wait for that, and seconds between two checks.
 PATIENCE_S, STEP_S = 5.0, 0.1
 name_argument = click.argument("name", shell_complete=completer("program"))
 timeout_option = click.option(
@@ -288,16 +289,16 @@ def _check_unload(tree: Tree, program: Program, users: list[str]) -> None:
 
 
 def _keeps_module(tree: Tree) -> bool:
-    """Return whether a freed BPF policy still holds a reference to the module. False if other
-    policies are loaded, as they hold it anyway.
+    """Return whether a freed BPF policy still holds a reference to the module, which then cannot be
+    unloaded. False if other policies are loaded, as they hold a reference anyway.
     """
     path = f"{MODULE_DIR}/refcnt"
     return not programs(tree) and tree.exists(path) and tree.read(path) != "0"
 
 
 def _wait(host: Host, names: list[str]) -> None:
-    """Wait until the kernel has freed these policies, and, after the last policy, its reference to
-    the module. Raise an error if policies are left after PATIENCE_S.
+    """Wait until the kernel has freed the policies with these names and, if no policy is left, also
+    the reference to the module. Raise an error if policies are left after PATIENCE_S seconds.
     """
     end = host.clock() + PATIENCE_S
     while True:

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    """Prints each message, and the begin of each block, as a line on standard error."""
+    """Prints each message, and the progress of the run at the end of each block, as a line on
+    standard error.
+    """
 
     def say(self, line: str) -> None:
         click.echo(line, err=True)
 
     def report(self, progress: Progress) -> None:
-        """Print which block of the run begins."""
+        """Print how far the run has come, as one line."""
         self.say(progress.line())
 
     def tick(self, left_s: float) -> None:
@@ -45,7 +47,7 @@ class Screen:
         self.live.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def report(self, progress: Progress) -> None:
-        """Show which block of the run begins."""
+        """Show how far the run has come, on the progress bar and in the lines of the metrics."""
         self.progress = progress
         self._show(int(progress.left_s))
 
@@ -71,8 +73,8 @@ class Screen:
 
 
 class Quiet:
-    """Passes messages on to another display. If its terminal or pipe is closed, messages are
-    dropped from then on, so that the run goes on.
+    """Passes messages on to another display of `ab run`. If the terminal or the pipe of that
+    display is closed, messages are dropped from then on, so that the run goes on.
     """
 
     def __init__(self, shown: Display | None = None) -> None:
@@ -92,7 +94,7 @@ class Quiet:
                 shown.say(line)
 
     def report(self, progress: Progress) -> None:
-        """Show which block of the run begins, if there is a display."""
+        """Show how far the run has come, if there is a display."""
         with self._shown() as shown:
             if shown:
                 shown.report(progress)

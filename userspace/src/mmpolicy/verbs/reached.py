@@ -15,7 +15,8 @@ from mmpolicy.host.files import Tree
 from mmpolicy.memory.reach import Reach, reach_of
 
 POINT, OVERRIDE = "anon_order", "override_madvise"
-LARGEST, SHOWN = 16, 3  # only the largest processes are checked; number of lines that are printed
+# only this many of the largest processes are checked, and this many lines are printed
+LARGEST, SHOWN = 16, 3
 
 
 def overrides(state: State, profile: str) -> bool:
@@ -26,8 +27,8 @@ def overrides(state: State, profile: str) -> bool:
 
 
 def is_asked(state: State, profile: str) -> bool:
-    """Return whether a profile has a policy for large folios, or a shadow policy; else nothing asks
-    about its processes.
+    """Return whether a profile has an active policy or a shadow policy for large folios. If it has
+    none, no policy decides about its processes.
     """
     settings = settings_of(state, profile)
     return any(
@@ -37,8 +38,8 @@ def is_asked(state: State, profile: str) -> bool:
 
 
 def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
-    """Return the pids of all processes that the bindings apply to, each once; those of a cgroup
-    include its descendants.
+    """Return the pids of all processes that the bindings apply to, each once. A binding of a cgroup
+    applies to the processes of its descendants, too.
     """
     found, paths = list[int](), dict[str, str]()
     for key in keys:
@@ -52,8 +53,8 @@ def pids_of(tree: Tree, keys: Iterable[Binding]) -> list[int]:
 
 
 def lines_of(found: Iterable[Reach], most: int = SHOWN) -> list[str]:
-    """Return a line for each reason in each process, at most `most` lines, and then a line that
-    counts the others; found: the largest processes first.
+    """Return a line for each reason why policies do not reach memory of a process. After `most`
+    lines, a last line counts the rest. found: the largest processes first.
     """
     lines = [line for each in found for line in each.lines()]
     rest = len(lines) - most
@@ -77,8 +78,8 @@ def warn_of(tree: Tree, keys: Sequence[Binding], profile: str) -> None:
 
 
 def reach_in(tree: Tree, scopes: Iterable[str], **more: bool) -> list[Reach]:
-    """Return what policies cannot reach in the largest processes of some cgroups; more: options of
-    reach_of().
+    """Return what policies cannot reach in the largest processes of these cgroups; [] if a name is
+    not valid. more: options of reach_of().
     """
     pids: list[int] = []
     try:
@@ -90,6 +91,6 @@ def reach_in(tree: Tree, scopes: Iterable[str], **more: bool) -> list[Reach]:
 
 
 def warn(found: Iterable[Reach]) -> None:
-    """Print as warnings what policies cannot reach."""
+    """Print as warnings which memory of the processes policies cannot reach, and why."""
     for line in lines_of(found):
         click.echo(f"warning: {line}", err=True)

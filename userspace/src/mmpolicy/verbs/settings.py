@@ -33,8 +33,8 @@ from mmpolicy.verbs.options import (
 
 
 def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Split the words `POLICY KNOB=VALUE ...` into the policy ("" if none is given) and
-    the knobs.
+    """Split the words `POLICY KNOB=VALUE ...` of `set` into the policy ("" if none is given) and
+    the values of its knobs, by name.
     """
     policies = [word for word in settings if "=" not in word]
     pairs = [word.split("=", 1) for word in settings if "=" in word]
@@ -47,8 +47,8 @@ def _parse(settings: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
-    """Return the writes that set knobs and policy; policy: "" leaves the active one. The writes of
-    knobs come first, so that a new policy starts with the given values.
+    """Return the writes that set the knobs of a hook point and its policy; policy: "" leaves the
+    active one. The writes of knobs come first, so that a new policy starts with the given values.
     """
     if policy:
         pick(f"policy of {point.name}", policy, point.policies)
@@ -58,8 +58,8 @@ def _plan(point: Point, policy: str, knobs: dict[str, str]) -> list[Write]:
 
 
 def _warn_of_dear(host: Host, point: Point, policy: str, knobs: dict[str, str]) -> None:
-    """Warn if a knob sets a folio size that `calibrate --all-cpus` found to cost more per page than
-    single pages when many CPUs fault at once.
+    """Warn if a knob of a policy sets a folio size that is too dear: `calibrate --all-cpus` found
+    that it costs more per page than single pages if many CPUs fault at once.
     """
     for name, value in knobs.items():
         told = about(host.tree, point.find_knob(policy or point.active, name))
@@ -131,7 +131,7 @@ def reset(host: Host, wait: bool, dry_run: bool, want_json: bool) -> None:
         step = Step(path, "1", check_loaded(host.tree), "stock")
         emit_plan("reset", want_json, [step])
         return
-    # write before any read: an unreadable file must not prevent the way back to stock
+    # Write before any file is read: a file that cannot be read must not prevent the reset to stock.
     host.tree.write(path, "1")
     try:
         tell_settled(host, wait)

@@ -53,7 +53,8 @@ from mmpolicy.verbs.options import (
     profile_option,
 )
 
-# all counters at one moment, and by how much each rose per second since the reading before
+# All counters at one moment, and for each counter by how much it rose per second since the reading
+# before.
 Reading = tuple[Counters, Rates]
 
 
@@ -108,15 +109,15 @@ def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, A
 
 
 def _more(memory: list[Memory]) -> list[str]:
-    """Return an empty line and the table of memory, to print after the counters; [] if no memory
-    was asked for.
+    """Return the table of memory, preceded by an empty line, to print after the counters; [] if the
+    options ask for no memory.
     """
     return ["", *memory_lines(memory)] if memory else []
 
 
 def readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
-    """Read counters once per interval, without end; yield them with their rates since the reading
-    before, {} at first.
+    """Read counters once per interval, without end. Yield each reading with the rates per second
+    since the reading before; with the first reading, the rates are {}.
     """
     counters, last = read(), host.clock()
     per_second: Rates = {}
@@ -144,8 +145,8 @@ interval_option = click.option(
 
 
 def memory_of_bound(tree: Tree, state: State, profile: str, holds: Holds) -> list[Memory]:
-    """Return the memory of each cgroup and each process that is bound to a profile; cgroups that no
-    longer exist are left out.
+    """Return the memory of each cgroup and each process that is bound to a profile. Bound cgroups
+    that no longer exist are left out.
     """
     bound = bindings_of(state, profile)
     ids = [str(key.number) for key in bound if isinstance(key, CgroupBinding)]
@@ -221,8 +222,8 @@ def stats(host: Host, **options: Any) -> None:
 
 
 def _elsewhere(tree: Tree, given: StatsOptions, counters: Counters) -> list[str]:
-    """Return a line with the names of other profiles that have counts, if all counters of this one
-    are 0; else [].
+    """If all counters of this profile are 0, return a line with the names of the other profiles
+    whose counters are not; else [].
     """
     if any(value for values in counters.values() for value in values.values()):
         return []

@@ -34,8 +34,9 @@ from mmpolicy.render import emit, paint, table
 from mmpolicy.verbs.options import json_option, pass_host
 from mmpolicy.verbs.reached import LARGEST, is_asked, overrides, pids_of
 
-MOST_NAMES = 3  # most names in one line, and most lines of one kind
-LOOKED_AT = 256  # most bound processes, per profile, that are checked
+MOST_NAMES = 3  # most names in one line, and most lines about one kind of finding
+# most bound processes, per profile, for which it is checked whether policies reach their memory
+LOOKED_AT = 256
 
 
 @click.command()
@@ -51,7 +52,9 @@ def status(host: Host, want_json: bool) -> None:
     try:
         state = read_state(host.tree)
     except Error:
-        for line in told if not want_json else ():  # notices can be read without the module
+        # The notices do not depend on the module, so they are printed even if its state cannot be
+        # read.
+        for line in told if not want_json else ():
             click.echo(line)
         raise
     paths = cgroups_of(host.tree, state)
@@ -87,7 +90,9 @@ def _out_of_reach(tree: Tree, state: State) -> list[dict[str, Any]]:
 
 
 def _experiment(state: State) -> dict[str, str] | None:
-    """Return arms and percentage of the running experiment; None if none runs."""
+    """Return the profiles of both arms and the percentage of treated units of the running
+    experiment; None if no experiment runs.
+    """
     if state.get(ENABLED) != "1":
         return None
     return {key.name: state[key] for key in (CONTROL_ARM, TREATMENT_ARM, PERCENT)}

@@ -36,8 +36,8 @@ def target_options(command: Command, of_unit: str = EACH_START) -> Command:
 
 
 def refuse_bare(given: str | None, verb: str) -> None:
-    """Raise a usage error that suggests the option if a target was given without one; given: the
-    word, or None.
+    """Raise a usage error if a verb was given its target as a bare word, not as an option; the
+    error suggests the right option. given: the word, or None.
     """
     if given:
         option = "--pid" if given.isdigit() else "--cgroup" if "/" in given else "--unit"
@@ -52,7 +52,7 @@ def check_one(*given: object) -> None:
 
 def warn_if_slowed(holds: Holds) -> None:
     """Print a warning if the scheduler may take the CPU away from this command while it holds the
-    mmap_lock of a program, which then waits.
+    mmap_lock of a program. The program's page faults would then wait.
     """
     if why := holds.slowed():
         click.echo(

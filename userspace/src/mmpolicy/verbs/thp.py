@@ -28,7 +28,7 @@ EVENTS = "vmstat"
 
 
 def _read(tree: Tree, cgroup: str | None, every: bool, vms: bool) -> dict[str, Any]:
-    """Return all data of the verb by section, without the events."""
+    """Return all data of the verb `thp`, by section, except the events."""
     data: dict[str, Any] = {"sizes": evidence.sizes(tree), "huge_pages": evidence.others(tree)}
     data["hugetlb"] = evidence.pools(tree)
     data["pressure"] = evidence.pressure(tree)

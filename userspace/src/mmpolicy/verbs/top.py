@@ -37,7 +37,8 @@ from mmpolicy.verbs.top_screen import (
     size_of_screen,
 )
 
-# default CPU budget of the survey in percent of one CPU: for repeated prints, and for a single one
+# Default CPU budget of the survey in percent of one CPU: CPU if `top` prints repeatedly, CPU_ONCE
+# if it prints only once.
 CPU, CPU_ONCE = 1.0, 20.0
 LOOK_S = 1.0  # seconds between two checks whether the terminal has another size
 
@@ -126,7 +127,9 @@ def _first(frames: Iterator[dict[str, Any]], number: int | None) -> Iterator[dic
 
 
 def _frames(host: Host, given: TopOptions) -> Iterator[dict[str, Any]]:
-    """Yield the data of one print after another, without end; sleep for the interval between."""
+    """Yield the data to print, again and again without end. The survey of the processes' memory
+    works in the interval between two prints.
+    """
     survey = _survey(host, given)
     while True:
         survey.turn(host.clock(), given.interval)
@@ -146,7 +149,9 @@ def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
     view = View(given.sort, _why_no_trim(host.tree, given))
 
     def run(words: Sequence[str]) -> None:
-        """Run a verb that a key has started; its CPU time does not count in the survey's budget."""
+        """Run a verb that a key has started. Its CPU time is not counted against the budget of the
+        survey.
+        """
         root = ctx.find_root().command
         root.main(list(words), obj=host, standalone_mode=False)
         survey.budget.forgive(given.interval)
@@ -162,7 +167,7 @@ def _watch(
     run: Callable[[Sequence[str]], None],
 ) -> bool:  # fmt: skip
     """Make one turn of the survey, and show its result until the next turn is due. Return False if
-    the user quits, True for a next turn; a key may start a verb, which ends the turn early.
+    the user quits, else True. A key may start a verb, which ends the turn early.
     """
     survey.turn(host.clock(), interval)
     until, shown = host.clock() + survey.budget.pause(interval), (0, 0)
@@ -198,8 +203,8 @@ def _frame_for(tree: Tree, survey: Survey, view: View) -> dict[str, Any]:
 
 
 def _details(tree: Tree, survey: Survey, view: View) -> list[str]:
-    """Return the lines below the selected row about its memory and about what policies reach in
-    it; [] if no row is selected.
+    """Return the lines to show below the selected row: its memory, and which part of it policies
+    reach. [] if no row is selected.
     """
     item = view.current
     if not item:
@@ -225,8 +230,8 @@ def _why_no_trim(tree: Tree, given: TopOptions) -> str:
 
 
 def _certain(row: Row) -> tuple[float, float]:
-    """Return the sort key for empty memory: first its certain part, the estimate less the error,
-    then the estimate, both in KiB.
+    """Return the key by which rows are sorted by empty memory, both parts in KiB: first the memory
+    that is certainly empty, which is the estimate less its error, then the estimate.
     """
     return max(row.waste_kib - row.error_kib, 0.0), row.waste_kib
 
@@ -241,7 +246,7 @@ def frame_of(
     tree: Tree, survey: Survey, sort: str, rows: int, only: str = "", cgroups: int | None = None
 ) -> dict[str, Any]:
     """Return the result of a survey as data for one print: at most `rows` cgroups and `rows`
-    processes; only: text that the name or cgroup of each must contain.
+    processes. only: a row is left out unless its name or its cgroup contains this text.
 
     cgroups: the most cgroups, if that is not `rows`.
     """
@@ -251,7 +256,7 @@ def frame_of(
     of_cgroups = _chosen_rows(of_cgroups, sort, rows if cgroups is None else cgroups, only)
     of_processes = _chosen_rows(of_processes, sort, rows, only)
     costs = read_calibration(tree)
-    # excepted() reads unit files, so this frame asks once for each cgroup
+    # excepted() reads unit files, so the cache asks it only once for each cgroup of this print.
     by_unit = cache(partial(excepted, tree))
     return {
         "processes_seen": len(survey.processes),

@@ -31,11 +31,13 @@ Frame = dict[str, Any]
 RowData = dict[str, Any]
 BAR = 12  # cells of the bar in the column USED|EMPTY
 GAP = "  "  # between two columns
-NAME = 20  # least columns of the terminal for the name
-# two columns before the name: for the mark of the selected row, and to indent processes of a unit
+NAME = 20  # the name gets at least this many columns of the terminal
+# Columns before the name of a row: one for the mark of the selected row, one to indent the
+# processes of a unit.
 MARGIN = 2
 WIDEST = 1000  # columns; output that is wider goes to a pipe, not to a terminal
-# "up to": a page that was written again after MADV_FREE cannot be told from a lazily freed one
+# "up to": once a page was freed lazily (MADV_FREE), it cannot be told whether the program has
+# written to it again, which makes it used memory.
 UP_TO = "lazily freed up to"
 FOLD = 3  # most lines of the screen for one note or one detail
 SORTS = {"w": "waste", "m": "memory", "f": "faults", "c": "cpu"}
@@ -78,7 +80,9 @@ class Column(NamedTuple):
     is_text: bool = False  # True for text, False for numbers
 
     def aligned(self, text: str, width: int) -> str:
-        """Pad a text to a width with spaces: text on the right, numbers on the left."""
+        """Pad a text to a width with spaces: a text column is filled on the right, a column of
+        numbers on the left.
+        """
         rest = " " * (width - len(click.unstyle(text)))
         return f"{text}{rest}" if self.is_text else f"{rest}{text}"
 
@@ -89,8 +93,8 @@ def _mib(kib: float) -> str:
 
 
 def _waste(row: RowData) -> str:
-    """Return the empty memory in MiB as text; "<" and its upper bound if it may be 0, "?" if none
-    of the memory was looked at.
+    """Return the empty memory of a row in MiB as text. If it may be 0 within the error of the
+    estimate, it is "<" and the upper bound; if none of the memory was looked at, it is "?".
     """
     if not row["looked_at"]:
         return "?"
@@ -161,8 +165,8 @@ def columns_for(width: int) -> list[Column]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Shorten a text to a width by replacing its middle with ~. Both ends stay, as in the path of
-    a cgroup both matter.
+    """Shorten a text to a width by replacing its middle with ~, as both ends of a cgroup's path
+    matter.
     """
     if len(text) <= width:
         return text
@@ -242,15 +246,17 @@ def as_tables(frame: Frame) -> Iterator[str]:
 
 
 def hold_of(frame: Frame) -> str:
-    """Return as text the longest time that a read held the mmap_lock of a process, and the
-    limit.
+    """Return as text the longest time for which a read by mmpolicy held the mmap_lock of a process,
+    and the limit for it.
     """
     longest, limit = frame["longest_hold_ms"], frame["hold_limit_ms"]
     return f"longest hold of an mmap_lock: {figure(longest)} ms (limit {figure(limit)} ms)"
 
 
 def memory_of(row: RowData) -> str:
-    """Return as text the memory of a row by kind, and how much of it was not looked at."""
+    """Return as text how much memory of each kind a process or unit has, and how much of it was not
+    looked at.
+    """
 
     def by_kind(sizes: dict[str, float]) -> str:
         known = sorted(sizes.items(), key=lambda each: -each[1])
@@ -295,7 +301,9 @@ class View:
 
     @property
     def rows(self) -> int:
-        """Return how many rows the next frame needs: those up to here, and a page further on."""
+        """Return how many rows the next print needs: the rows above the present page, that page,
+        and one page more.
+        """
         return self.first + 2 * self.page + 1
 
     @property
@@ -304,8 +312,8 @@ class View:
         return next((each for each in self.items if each.key == self.chosen), None)
 
     def take(self, frame: Frame) -> None:
-        """Replace the rows by those of a new frame. The selection stays on its row, or if that has
-        gone, on its place.
+        """Replace the rows by those of a new print. The selection stays on its row; if that has
+        gone, it stays at its place on the screen.
         """
         old = [each.key for each in self.items]
         if self.by_process:
@@ -365,7 +373,9 @@ class View:
             self.only, self.details = "", ""
 
     def _open(self) -> None:
-        """Show the details and processes of the selected row, or hide them if they are shown."""
+        """Show the details and the processes of the selected row; if they are shown already, hide
+        them.
+        """
         item = self.current
         if not item:
             return
@@ -400,8 +410,8 @@ class View:
             self.mode = "trim"
 
     def _answer(self, key: str) -> list[str]:
-        """Handle the answer to the question before `trim`. Only `y` means yes: Enter may have been
-        typed for another purpose.
+        """Handle the answer to the question whether to run `trim`. Only the key `y` means yes:
+        Enter may have been typed for another purpose.
         """
         self.mode, item = "", self.current
         if key != "y" or not item:
@@ -457,8 +467,8 @@ class View:
 
 
 def empty_kib(row: RowData) -> float:
-    """Return the empty memory in KiB that `trim` may give back, 0 if the estimate may be wrong.
-    Shared memory does not count: the kernel does not give it back.
+    """Return the empty memory in KiB that `trim` may give back; 0 if the estimate is not larger
+    than its error. Shared memory does not count: the kernel does not give it back.
     """
     waste = float(row["waste_kib"] - row.get("waste_shared_kib", 0))
     return waste if row["looked_at"] and row["error_kib"] < row["waste_kib"] else 0.0
@@ -473,17 +483,21 @@ def folded(text: str, width: int) -> list[str]:
 
 
 class Terminal:
-    """Uses the whole terminal as a screen and reads single keys; __exit__() restores both."""
+    """Uses the whole terminal as a screen, and reads single keys without Enter; __exit__() restores
+    the terminal.
+    """
 
     def __init__(self) -> None:
         self.file = sys.stdin.fileno()
         self.stopped = False
 
     def __enter__(self) -> Terminal:
-        """Switch to the screen and to single keys; signals that end the program restore both."""
+        """Switch the terminal to the screen and to single keys. Signals that end the program
+        restore it.
+        """
         from rich.live import Live
 
-        # no redirect: Live would replace standard output by an object that is no terminal
+        # No redirect: Live would replace standard output by an object that is not a terminal.
         self.live = Live(
             screen=True, auto_refresh=False, vertical_overflow="crop",
             redirect_stdout=False, redirect_stderr=False,
@@ -518,7 +532,9 @@ class Terminal:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Restore the plain terminal for the time of a `with` block, for another program."""
+        """Restore the plain terminal for the time of a `with` block, in which another program uses
+        it.
+        """
         self._give()
         try:
             yield
@@ -546,8 +562,8 @@ class Terminal:
 
 
 def split_keys(text: str) -> list[str]:
-    """Split the bytes that were read into keys: several keys, or keys of several bytes, may arrive
-    in one read.
+    """Split a text that was read from the terminal into keys. One read may return several keys, and
+    a key such as an arrow sends several bytes.
     """
     found = []
     while text:
@@ -567,7 +583,7 @@ def size_of_screen() -> tuple[int, int]:
 def run_aside(
     terminal: Terminal, words: Sequence[str], run: Callable[[Sequence[str]], None]
 ) -> None:
-    """Run a verb on the plain terminal, and wait for a key before the screen comes back."""
+    """Run a verb on the plain terminal, and wait for a key before `top` shows its screen again."""
     with terminal.aside():
         click.echo(f"$ mmpolicy {' '.join(words)}")
         try:

@@ -54,7 +54,7 @@ from mmpolicy.verbs.targets import check_one, find_processes, refuse_bare, targe
 POINT, POLICY = "anon_order", "adaptive"
 TRIMMED = "trimmed"  # the profile that --bind creates
 SHOWN = 10  # number of writes that a dry run prints
-WORTH_KIB = 1024  # smaller amounts of memory, in kB, that was not given back are not reported
+WORTH_KIB = 1024  # empty memory that was not given back is not reported below this many kB
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,9 @@ class TrimOptions:
 
 @dataclass
 class Row:
-    """A process, with its memory before and after the run; after_kib: None if it has ended."""
+    """The figures of a process: its memory before and after the run. after_kib is None if the
+    process has ended.
+    """
 
     pid: int
     name: str
@@ -135,8 +137,8 @@ def trim(host: Host, **options: Any) -> None:
 
 
 def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row, Finder] | None:
-    """Return the row of a process before any change, and the finder of its empty memory; None if
-    the process has no memory or has just ended.
+    """Return the row of a process with its figures before any change, and the object that finds its
+    empty memory; None if the process has no memory or has just ended.
     """
     holds.longest_s = 0.0
     try:
@@ -230,7 +232,7 @@ def _left_lines(rows: list[Row]) -> Iterator[str]:
 
 
 def _check_done(given_back_kib: int, rows: list[Row]) -> None:
-    """Raise an error if there is empty memory, and none of it was given back."""
+    """Raise an error if the processes have empty memory, but the run gave none of it back."""
     left = _left(rows)
     if left and not given_back_kib:
         text = (
@@ -326,8 +328,8 @@ def _lines(data: dict[str, Any], rows: list[Row]) -> Iterator[str]:
 
 
 def _bind(host: Host, given: TrimOptions, cgroup: str) -> str:
-    """Bind the target to the profile TRIMMED, and create the profile if it is missing, as one
-    change for `revert`. Return the name of the profile.
+    """Bind the target to the profile TRIMMED, and create that profile if it is missing. `revert`
+    undoes both together. Return the name of the profile.
     """
     if not host.tree.exists(CONTROL):
         hint = (

@@ -30,8 +30,8 @@ RESTORE = "mmpolicy-restore"  # name of the path unit that the package installs
 
 
 def check_systemd(tree: Tree) -> None:
-    """Raise an error if the host has no systemd: nothing would then restore the folio sizes if all
-    processes of the trial are killed.
+    """Raise an error if the host has no systemd. Without it, nothing would restore the folio sizes
+    if all processes of the trial are killed.
     """
     if not tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which restores the sizes if the trial is killed"
@@ -39,7 +39,9 @@ def check_systemd(tree: Tree) -> None:
 
 
 def arm(host: Host) -> None:
-    """Make systemd restore the kernel's knobs if the run is killed; to call before any change."""
+    """Make systemd restore the kernel's knobs if the trial is killed. To be called before the first
+    knob is changed.
+    """
     how = ["--path-property", f"PathExists={host.tree.real(RECOVERY)}"]
     description = "Restore the knobs of an experiment that was killed"
     words = own_unit(host, RESTORE, description, how, ["ab", "restore", "--wait"])
@@ -55,12 +57,12 @@ def change_of(tree: Tree, treatment: str) -> tuple[Values, Values]:
 
 
 def keeps_sizes(tree: Tree, treatment: str) -> str:
-    """Return as text what the trial keeps if the sizes pay."""
+    """Return as text what the trial will change for good if the folio sizes pay."""
     return f"{told(change_of(tree, treatment)[1])} for the whole host, and {BOOT_FILE} at each boot"
 
 
 def keep_sizes(host: Host, trial: Trial, before: Values) -> None:
-    """Set the sizes of a trial now and for each boot; after an error, undo both.
+    """Set the folio sizes of a trial now and for each boot. If a step fails, undo both.
 
     Until both are done, a recovery file makes systemd restore the former sizes if this process is
     killed; put_back() then also removes BOOT_FILE.
@@ -91,7 +93,9 @@ def _boot_lines(trial: Trial) -> Iterator[str]:
 
 
 def undo_sizes(before: Values) -> str:
-    """Return as text the commands that undo keep_sizes(); before: the former values."""
+    """Return as text the commands that undo keep_sizes(). before: the former values of the knobs,
+    by path.
+    """
     commands = [f"cd {THP}"]
     for value in dict.fromkeys(before.values()):
         files = (path.removeprefix(f"{THP}/") for path in sorted(before) if before[path] == value)

@@ -65,7 +65,9 @@ def _line(trial: Trial, stands: str) -> str:
 
 
 def _progress(host: Host, trial: Trial) -> dict[str, Any]:
-    """Return the progress of the running trial; {} if the trial has recorded none yet."""
+    """Return the progress of the running trial; {} if the trial has not written any
+    progress yet.
+    """
     if not trial.doing:
         return live(host.tree)
     left = max(trial.until - host.clock(), 0.0) if trial.until else None
@@ -78,9 +80,9 @@ def _told_of_phase(now: dict[str, Any]) -> Iterator[str]:
 
 
 def tell_status(host: Host, want_json: bool) -> int:
-    """Print the progress of the last trial, and whether its setting is in force; then earlier
-    settings that `try --watch` still tests. Return the exit code: Exit.DRIFT if a killed trial has
-    left changes, else 0.
+    """Print the progress of the last trial, and whether its setting is in force; then the settings
+    of earlier trials that `try --watch` still tests. Return the exit code: Exit.DRIFT if a killed
+    trial has left changes, else 0.
     """
     trial = _last(host.tree)
     stands = standing(host.tree, trial)
@@ -119,8 +121,8 @@ def tell_status(host: Host, want_json: bool) -> int:
 
 
 def end_trial(host: Host, want_json: bool) -> None:
-    """End the running trial, and wait until the former state is restored. If no trial runs, end
-    the tests of `try --watch`.
+    """End the running trial, and wait until the former state is restored. If no trial runs, end all
+    tests that `try --watch` has started.
     """
     who = running(host.tree)
     if not who:
@@ -169,7 +171,7 @@ def tell_report(host: Host, want_json: bool, name: str | None, html: Path | None
 
 
 def tell_list(host: Host, want_json: bool) -> None:
-    """Print all trials of this host, with the present state of what each one changed."""
+    """Print all trials of this host, and for each one whether its change is still in force."""
     found = [(trial, standing(host.tree, trial)) for trial in read_trials(host.tree)]
     data = {"trials": [{**asdict(trial), "standing": stands} for trial, stands in found]}
     rows = [(trial.name, trial.started, trial.cgroup, trial.candidate, stands, trial.exit)

@@ -40,7 +40,9 @@ from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
-COUNTERS = {  # the counters that are read: per file of a cgroup, name here and key in the file
+# The counters to read: for each file of a cgroup, the name of a counter in this program and its key
+# in the file.
+COUNTERS = {
     "cpu.stat": {"cpu_us": "usage_usec", "kernel_us": "system_usec"},
     "memory.stat": {"faults": "pgfault"},
 }
@@ -48,7 +50,9 @@ COUNTERS = {  # the counters that are read: per file of a cgroup, name here and 
 
 @dataclass(frozen=True)
 class Counted:
-    """Counters of the service (by name) and of the host (events), read at one moment."""
+    """Counters that were read at one moment: those of the service by name, and events of the whole
+    host.
+    """
 
     at: float
     service: dict[str, float]
@@ -65,8 +69,8 @@ class Counted:
 
 
 def _count(host: Host, path: str) -> Counted:
-    """Read the counters of a cgroup: unlike sums over processes, they include processes that end
-    during the observation.
+    """Read the counters of a cgroup. Unlike sums over its processes, they include processes that
+    end during the observation.
     """
     events = evidence.events(host.tree, every=False)
     found = _of_host(host.tree, events) if path == HOST else counters_of(host.tree, path)
@@ -89,7 +93,8 @@ def counters_of(tree: Tree, path: str) -> dict[str, float]:
         for file, counters in COUNTERS.items():
             stat = read_stat(tree, f"{folder}/{file}") if tree.exists(f"{folder}/{file}") else {}
             for name, key in counters.items():
-                value = stat.get(f"total_{key}", stat.get(key, ""))  # cgroup v1: of the subtree
+                # "total_": in cgroup v1, the key that includes the descendants
+                value = stat.get(f"total_{key}", stat.get(key, ""))
                 if value.isdigit():
                     found.setdefault(name, float(value))
         pressure = f"{folder}/memory.pressure"
@@ -162,8 +167,8 @@ def _risen(before: Counted, after: Counted, event: str) -> float:
 
 def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
     """Return an upper bound of the service's faults per second that got a 2 MB folio. The kernel
-    counts these faults only for the whole host, so it is the rate of the host, or that of all
-    faults of the service if lower.
+    counts these faults only for the whole host. So it is the host's rate of such faults, or the
+    rate of all faults of the service if that is lower.
     """
     passed = max(after.at - before.at, 1e-9)
     made = (after.made.get(HUGE, 0) - before.made.get(HUGE, 0)) / passed
@@ -171,9 +176,9 @@ def _huge_faults(before: Counted, after: Counted, faults: float) -> float:
 
 
 def _fault_cpu(costs: Calibration, single: float, huge: float, kernel: float) -> float:
-    """Return the most CPU time that faults can cost, in percent of one CPU.
-    single, huge: faults per second that got a page and a 2 MB folio. kernel: measured CPU time in
-    the kernel in percent, which bounds the result.
+    """Return the most CPU time that page faults can cost, in percent of one CPU. single, huge:
+    faults per second that got one page, and that got a 2 MB folio. kernel: measured CPU time in the
+    kernel in percent, which the result cannot exceed.
     """
     return min((single * costs.ns() + huge * costs.ns(HUGE_ORDER)) / 1e7, kernel)
 
@@ -192,8 +197,8 @@ def _barred(reached: list[Reach]) -> float:
 
 
 def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
-    """Return for each candidate's verb or setting whether this host can run it for the cgroup, and
-    if not, why.
+    """Return for each verb or setting that `try` may propose for the cgroup whether this host can
+    run it, and if not, why.
     """
     verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
     return Here(
@@ -218,7 +223,9 @@ def _trim(tree: Tree) -> Way:
 
 
 def measurable(tree: Tree, path: str) -> Way:
-    """Return a Way: empty if a switchback can measure the service, else with the reason why not."""
+    """Return an empty Way if a switchback experiment can measure the service, else a Way with the
+    reason why not and the next step.
+    """
     if can_measure(tree, path):
         return Way()
     if not charging(tree)[0].unified:
@@ -229,8 +236,8 @@ def measurable(tree: Tree, path: str) -> Way:
 
 
 def own_sizes(tree: Tree, path: str, run: Way) -> Way:
-    """Return a Way: empty if the host has folio sizes of 16 to 64 kB that are not yet enabled, else
-    with the reason why they cannot be tried.
+    """Return an empty Way if the kernel has folio sizes of 16 to 64 kB that are not enabled yet,
+    else a Way with the reason why a trial of them is not possible.
     """
     found = modes(tree)
     sizes = [int(name.split()[0]) for name in OWN_SIZES]

@@ -10,12 +10,14 @@ from mmpolicy.host.service import unsteady
 from mmpolicy.memory.findings import STALLS
 from mmpolicy.memory.pressure import Pressure
 
-WAITING = 10.0  # percentage of the time that tasks may wait for memory; the presets have it too
+# A service is left unchanged if its tasks wait for memory during a larger percentage of the time;
+# the presets of `ab run` have the same limit.
+WAITING = 10.0
 
 
 def short_of_memory(stalled: float, compactions: float) -> str:
-    """Return a reason not to change the service, if its tasks wait for memory and compaction is
-    not the cause; else "".
+    """If the tasks of a service wait for memory, and compaction is not the cause, return as text
+    that the service must not be changed now; else "".
 
     The pressure of the whole host would not do: with many CPUs it says little about one service.
     stalled: percentage of the time. compactions: per second.

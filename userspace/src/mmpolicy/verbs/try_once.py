@@ -67,7 +67,9 @@ TIMES = 16  # a measurement with noisy values is doubled, up to this many times 
 # the interval of 80 % of trials or more is then narrow enough to decide.
 SURE = 1.4
 LOOK_S = 10.0  # seconds of the observation before the first measurement
-LONGER = 2.0  # the report explains a longest stop above this multiple of the stop measured before
+# the report explains the longest stop of the program if it is this many times the stop measured
+# before
+LONGER = 2.0
 GAP = 2.0  # expected time between the two measurements, in parts, for the estimate of noise
 COMMAND_S = 30.0  # time limit in seconds for a command of --work
 
@@ -88,7 +90,9 @@ class OnceWish(Wish):
 
     @property
     def gains(self) -> tuple[str, ...]:
-        """Return the metrics of which one must improve, or the trial keeps nothing."""
+        """Return the metrics that may show a gain. If none of them improves, the trial keeps
+        nothing.
+        """
         return ONCE[self.candidate].gains_with(self.work)
 
     def rule(self) -> str:
@@ -110,12 +114,14 @@ class OnceWish(Wish):
 
     @property
     def name(self) -> str:
-        """Return the name of the manifest with which a trial makes `maintain` permanent."""
+        """Return the name of the manifest that a trial writes so that `maintain` works for the
+        service for good.
+        """
         return f"maintain-{profile_name((self.unit or self.cgroup).rpartition('.')[0], [])}"
 
     @property
     def seconds(self) -> float:
-        """Return the least seconds that one of the two measurements takes."""
+        """Return how many seconds one of the two measurements takes at least."""
         return self.block or BLOCK_S
 
 
@@ -140,7 +146,7 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
             raise Error(text, Exit.LACKING, verb.next_step)
     if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
         text = "this host has no systemd, which runs maintain for a service"
-        raise Error(text, Exit.LACKING, "mmpolicy maintain runs in the foreground")
+        raise Error(text, Exit.LACKING, "run mmpolicy maintain in the foreground instead")
     if not wish.gains:
         text = f"{wish.candidate} is kept if CPU time per unit of work falls, so it needs --work"
         hint = f"add --work METRIC, such as requests a second; mmpolicy {wish.candidate} needs none"
@@ -173,7 +179,9 @@ def keeps(wish: OnceWish) -> str:
 
 
 def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
-    """Run a trial: measure, let the verbs work, measure again, and decide; return its record."""
+    """Run a trial, and return its record: measure, run the candidate's verbs once (trim, collapse,
+    or both for maintain), measure again, and decide whether the result is kept.
+    """
     trial, verbs = trial.keep(host.tree), wish.treatment
     with noted() as caught:
         run = _Run(host, wish, caught)
@@ -230,8 +238,8 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
 
 
 def repeated(wish: OnceWish, options: Sequence[str]) -> str:
-    """Return as text the commands that repeat the work of the candidate after a start of the
-    service; options: those with which `trim` ran.
+    """Return as text the commands that repeat what the candidate did, as a restart of the service
+    undoes it. options: the options with which `trim` ran.
     """
     target = option_of(wish.cgroup)
     words = [wish.candidate, target, *(options if wish.candidate == "trim" else [])]
@@ -281,10 +289,10 @@ def measure_enough(
 
 def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, float]:
     """Return the metrics that are too noisy for a decision, each with the smallest effect in
-    percent that the trial would show.
+    percent that the trial could show.
 
-    A metric is too noisy if its expected interval is wider than its margin; the only metric that
-    can show a gain may have an interval of twice its margin.
+    A metric is too noisy if its expected interval is wider than its margin. If only one metric can
+    show a gain, its interval may be twice as wide as its margin.
     """
     found = {}
     for name in MARGINS:
@@ -296,8 +304,9 @@ def too_noisy(gains: Sequence[str], level: Level, per_work: bool) -> dict[str, f
 
 
 def prices_of(gains: Sequence[str], noisy: Iterable[str]) -> list[str]:
-    """Return those of the noisy metrics that prevent a decision to keep, however large the gain.
-    Noise in the only metric that can show a gain does not: a large gain would still show.
+    """Return those of the noisy metrics that prevent the trial from keeping the change, however
+    large the gain is. If only one metric can show a gain, its noise does not: a large gain would
+    still show.
     """
     return [name for name in noisy if (name,) != tuple(gains)]
 
@@ -320,7 +329,7 @@ def _back(host: Host, trial: Trial, page: list[str], code: int, reason: str) -> 
 
 def _maintain(host: Host, wish: OnceWish, trial: Trial, page: list[str]) -> Trial:
     """Write a manifest that names the service, and make systemd run `maintain` for it. If systemd
-    fails, remove the manifest and raise its error.
+    refuses, remove the manifest, and raise the error.
     """
     import tomli_w
 
@@ -356,8 +365,8 @@ def _of_collapse(done: dict[str, Any]) -> str:
 
 
 def _longer(tree: Tree, done: dict[str, Any]) -> Iterator[str]:
-    """Yield a note if the longest stop of the program in a collapse was more than LONGER times the
-    stop that `collapse` had measured before.
+    """Yield a note if a collapse stopped the program for more than LONGER times as long as
+    `collapse` had measured before its run.
     """
     told, longest = done.get("one_collapse_ms", 0.0), done.get("longest_ms", 0.0)
     if longest > LONGER * told:
@@ -373,8 +382,8 @@ TOLD: dict[str, Callable[[dict[str, Any]], str]] = {"trim": _of_trim, "collapse"
 
 
 class _Run:
-    """The steps of one trial. A signal, memory pressure or a restart of the service ends the
-    trial by a StoppedError.
+    """The steps of one trial, in which verbs work once. A signal, memory pressure or a restart of
+    the service ends the trial early, by a StoppedError.
     """
 
     def __init__(self, host: Host, wish: OnceWish, caught: list[int]) -> None:
@@ -390,7 +399,7 @@ class _Run:
         self.doing = ""  # name of the current phase, for the progress line
 
     def does(self, trial: Trial, doing: str, left_s: float = 0.0) -> Trial:
-        """Write the current phase to the record of the trial; left_s: the most seconds that the
+        """Write to the record of the trial which phase it is in. left_s: the most seconds that the
         measurements still take, 0 if unknown.
         """
         self.doing = doing
@@ -419,7 +428,9 @@ class _Run:
         return seen.trim_options.split()
 
     def measure(self, level: Level, parts: int) -> Level:
-        """Measure `parts` further parts, and append their values to the level."""
+        """Measure for `parts` further parts of equal length, and append one value for each to the
+        lists of the level.
+        """
         last = self._sample()
         level.began = level.began or last[1].t
         with own_line():
@@ -434,7 +445,9 @@ class _Run:
                 work = self.metric.over([first, second], ARMS[0]) if self.metric else None
                 if self.metric and not work:
                     raise StoppedError(
-                        "failed", f"--work {self.wish.work} did not rise, or gave no number"
+                        "failed",
+                        f"--work {self.wish.work} did not rise while the service was measured, or "
+                        "gave no number; repeat the trial under load, or with another metric",
                     )
                 if work:
                     level.work.append(work)
@@ -460,8 +473,8 @@ class _Run:
         return map(int, cgroup_pids(self.host.tree, self.wish.cgroup))
 
     def _cpu_s(self) -> float:
-        """Return the CPU seconds that the cgroup has used, or, if the cgroup has no such counter,
-        the sum over its live processes.
+        """Return the CPU seconds that the cgroup of the service has used. If the cgroup has no such
+        counter, return the sum over its live processes.
         """
         if (used := counters_of(self.host.tree, self.wish.cgroup).get("cpu_us")) is not None:
             return used / 1e6

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from mmpolicy.ab.report.report import Report
     from mmpolicy.ab.run.runner import Runner
 
-MEMORY, CPU, WORK = 5, 3, 5  # margins: percentages by which each metric may get worse
+MEMORY, CPU, WORK = 5, 3, 5  # margins of the metrics: the percentage by which each may get worse
 WITHOUT_WORK = "without --work, the trial cannot tell a service that does less from a cheaper one"
 WASHOUT = 1 / 3  # share of each block that is not measured
 
@@ -102,7 +102,9 @@ class Wish:
 
     @property
     def limits(self) -> list[str]:
-        """Return --pairs and --lease, which `ab run` and `try` both have, if they are given."""
+        """Return as words --pairs and --lease if the user gave them: `try` passes both on to `ab
+        run`.
+        """
         words = ["--pairs", str(self.pairs)] if self.pairs else []
         return words + (["--lease", figure(self.lease, 15)] if self.lease else [])
 
@@ -145,7 +147,9 @@ class Wish:
 
 
 def planned_of(ctx: click.Context, wish: Wish) -> Plan:
-    """Return the plan of the experiment; raise an error if the host is not in a state to begin."""
+    """Return the plan of the trial's experiment. Raise an error if the trial must not begin now,
+    for example because the host lacks memory.
+    """
     host: Host = ctx.obj
     if why := not_now(host, wish.unit):
         raise Error(f"{why}; nothing was changed", Exit.FAILED, "try again when that is over")
@@ -153,14 +157,17 @@ def planned_of(ctx: click.Context, wish: Wish) -> Plan:
 
 
 def check_libraries() -> None:
-    """Raise an error before the trial, not after it, if a library for its report is missing."""
+    """Raise an error if a library for the report is missing. Without this check, the error would
+    come only at the end of the trial.
+    """
     import mmpolicy.ab.report.report  # noqa: F401
 
 
 def _guards(tree: Tree, wish: Wish) -> Iterator[str]:
     """Yield options of `ab run` that add a guard on the memory pressure of the service itself.
-    They replace the guard of the preset, so that one is repeated. Nothing is yielded if the cgroup
-    has no memory.pressure, or if the trial is about that figure.
+    Guards given as options replace those of the preset, so the guard of the preset is repeated.
+    Nothing is yielded if the cgroup has no memory.pressure, or if that pressure is what the trial
+    wants to improve.
     """
     own = f"{wish.cgroup}/memory.pressure"
     has_own = wish.cgroup != HOST and any(tree.exists(f"{folder}/memory.pressure")
@@ -180,7 +187,7 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
-    """Return as text what the trial will change for good if its setting is kept."""
+    """Return as text what a trial changes for good if it keeps its setting."""
     if wish.candidate == SIZES:
         return keeps_sizes(tree, wish.treatment)
     name = _free_name(read_state(tree), wish)
@@ -196,8 +203,8 @@ def _free_name(state: State, wish: Wish) -> str:
 
 
 def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
-    """Return the record of a trial that is about to begin; file: for the samples, None for a new
-    file in SAMPLES, whose directory is created.
+    """Return the record of a trial that is about to begin. file: where to write the samples; None
+    means a new file in SAMPLES, a directory that is created if it is missing.
     """
     name = f"try-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
     samples = file or tree.real(f"{SAMPLES}/{name}.jsonl")
@@ -208,8 +215,8 @@ def new_trial(tree: Tree, wish: Wish, file: Path | None) -> Trial:
 
 
 def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
-    """Run the experiment, decide, and keep the setting or restore the former state. Return the
-    record of the trial, with its report and exit code.
+    """Run the experiment, decide, and then keep the setting or restore the former state. Return the
+    record of the trial, which now has a report and an exit code.
     """
     trial = trial.keep(host.tree)
     try:
@@ -254,8 +261,8 @@ def _report(file: str) -> Report:
 
 
 def _exit(runner: Runner, report: Report) -> int:
-    """Return the exit code of a trial: 0 only if the setting is kept, SHELL plus the signal after
-    an interruption.
+    """Return the exit code of a trial: 0 only if the setting is kept; after an interruption, SHELL
+    plus the number of the signal.
     """
     if runner.end["status"] == "interrupted":
         return SHELL + runner.caught[0]
@@ -302,8 +309,8 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
 
 
 def _keep(host: Host, wish: Wish, trial: Trial) -> str:
-    """Bind the service to a new profile, now and at each start; return the commands that undo
-    this. If a write fails, the manifest is removed and the error raised.
+    """Bind the service to a new profile, now and at each start; return as text the commands that
+    undo this. If a write fails, remove the manifest and raise the error.
     """
     tree, profile = host.tree, trial.profile
     with exclusive(host, dry_run=False):
@@ -332,7 +339,9 @@ def _keep(host: Host, wish: Wish, trial: Trial) -> str:
 
 
 def _is_as_applied(tree: Tree, now: State) -> Manifest | None:
-    """Return the manifest that was applied last if the present state matches it, else None."""
+    """Return the manifest that was applied last, if the present state of the module is as it says;
+    else None.
+    """
     try:
         manifest = Manifest.applied(tree)
         same = manifest and not changed_keys(now, manifest.target(tree, now))

@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from mmpolicy.verbs.try_run import Wish
 
 LOOK_S = 60.0  # seconds for which the service is observed, without --seconds
-PRESET = "adaptive"  # preset of `ab run` whose duration is printed; all presets take equally long
+# the preset of `ab run` whose duration is printed as that of a trial; all presets take equally long
+PRESET = "adaptive"
 SERVICE = "mmpolicy-try"  # systemd unit that runs the trial
 JOBS = ("status", "stop", "report", "list")
 NEXT_OF = {  # next step to print after each verdict, if `try` starts no trial
@@ -117,8 +118,8 @@ class TryOptions:
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of the observation: whether a change can pay, why, and the candidates, best
-    first.
+    """The result of the observation of a service: whether a change can pay, why, and the candidates
+    to try, best first.
     """
 
     seen: Seen
@@ -283,14 +284,17 @@ def _check_work(work: str | None) -> None:
 
 
 def _require(way: Way) -> None:
-    """Raise Error with the reason and the next step if the host lacks an ability."""
+    """Raise an error with the reason and the next step if the host cannot do what a candidate
+    needs; way says so.
+    """
     if way.why_not:
         raise Error(way.why_not, Exit.LACKING, way.next_step)
 
 
 def _watches(ctx: click.Context, given: TryOptions) -> bool:
-    """Start or continue the test of `--watch` for an earlier trial. Return False, having done
-    nothing, if the options are for a new trial.
+    """If the options ask to test the setting of an earlier trial (`--watch` without a service),
+    start or continue this test and return True. If they are for a new trial, do nothing and return
+    False.
     """
     if not given.watch or given.unit or given.cgroup or given.whole_host:
         if given.trial:
@@ -361,9 +365,9 @@ def _best(answer: Answer) -> Candidate | None:
 
 
 def runnable(answer: Answer, work: str | None) -> str:
-    """Return the name of the best candidate if `try` can run its trial on this host now, else "".
+    """Return the name of the best candidate if `try` can run its trial on this host now; else "".
 
-    work: the metric of --work.
+    work: the metric that the user gave as --work, or None.
     """
     best = _best(answer)
     if not best or not best.runs(answer.here) or best.lacks_work(work):
@@ -372,7 +376,7 @@ def runnable(answer: Answer, work: str | None) -> str:
 
 
 def next_step(answer: Answer) -> str:
-    """Return as text what the user can do after the observation, if no trial follows."""
+    """Return as text what the user can do after an observation that no trial follows."""
     best = _best(answer)
     if best and best.lacks_work(None):
         return (
@@ -397,8 +401,8 @@ def _answer_lines(host: Host, path: str, answer: Answer, given: TryOptions) -> I
 
 
 def _result(tree: Tree, trial: Trial) -> str:
-    """Return the date of a trial, its decision, and how its change stands now if that differs from
-    the decision.
+    """Return as text the date of a trial and its decision, and, if it has changed since, how its
+    setting stands now.
     """
     stands = standing(tree, trial)
     now = f" (now {stands})" if stands != trial.phase else ""
@@ -413,8 +417,8 @@ def _notes(path: str, answer: Answer) -> Iterator[str]:
 
 
 def _without_systemd(host: Host, given: TryOptions, plan: list[str]) -> TryOptions:
-    """Return the options, changed to a trial in the foreground if the host has no systemd to run
-    it; plan: gets a line that says so.
+    """Return the options. If the host has no systemd to run the trial as a unit, they are changed
+    to a trial in the foreground, and a line that says so is appended to plan.
     """
     if given.foreground or host.tree.is_dir(SYSTEMD):
         return given
@@ -478,7 +482,9 @@ def _try(
 
 
 def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
-    """Return the arguments with which the systemd unit runs this trial in its foreground."""
+    """Return the command-line arguments with which a systemd unit runs this trial in the foreground
+    of the unit.
+    """
     words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
     words += ["--candidate", wish.candidate]
     words += ["--yes", "--foreground"]
@@ -546,8 +552,8 @@ def _candidate_lines(candidates: list[Candidate], results: dict[str, str]) -> It
 
 
 def _host_words(host: Host) -> str:
-    """Return as text the mode of huge pages, the folio sizes that are not at `never`, and whether
-    the module is loaded.
+    """Return as text the state of the host: the mode of huge pages, the folio sizes that are not at
+    `never`, and whether the module is loaded.
     """
     sizes = (f"{size} kB {mode}" for size, mode in modes(host.tree).items() if mode != "never")
     loaded = "the module is loaded" if host.tree.is_dir(CONTROL) else "the module is not loaded"

@@ -80,7 +80,7 @@ DAY_S, WEEK_S = 86400.0, 7 * 86400.0
 # shortest and longest sleep in seconds; a signal that arrives in a sleep is handled after it
 LEAST_S, STEP_S = 0.01, 5.0
 HARM = {"cpu": CPU, "memory": MEMORY, "work": WORK}
-# promise_line() prints after how many days harm of this multiple of the margin is found.
+# promise_line() prints after how many days harm of HARMED times the margin is found.
 HARMED = 2
 RESTARTED = ("Restart=on-failure", "RestartSec=30s", "RestartPreventExitStatus=8")
 STOPPED = "by try --stop"
@@ -90,8 +90,8 @@ STOPPED = "by try --stop"
 
 
 def cost_lines(percent: float, block_s: float) -> Iterator[str]:
-    """Yield as text how the further test of a setting works, and what share of the gain it costs.
-    percent: share of the blocks at stock.
+    """Yield lines about the continued test of a kept setting: how it works, and which share of the
+    gain it costs. percent: share of the blocks at stock.
     """
     cycle = block_s * 100 / percent
     yield (
@@ -105,7 +105,9 @@ def cost_lines(percent: float, block_s: float) -> Iterator[str]:
 
 
 def promise_line(record: Watched) -> str:
-    """Return as text how many days the test needs to find harm in each metric."""
+    """Return as text, for each metric, after how many days the test finds harm if the setting does
+    some.
+    """
     known = [f"{name} in {days:.1f} days" for name, days in record.days.items() if days]
     late = [name for name, days in record.days.items() if not days]
     said = [f"found with 80 % probability: {', '.join(known)}"] * bool(known)
@@ -117,8 +119,8 @@ def promise_line(record: Watched) -> str:
 
 
 def begin_lines(record: Watched) -> Iterator[str]:
-    """Yield the lines that are printed before a test: its cost, and the days until harm is
-    found.
+    """Yield the lines that are printed before the test of a kept setting: its cost, and after how
+    many days it finds harm.
     """
     yield from cost_lines(record.percent, record.block_s)
     yield promise_line(record)
@@ -128,8 +130,8 @@ def begin_lines(record: Watched) -> Iterator[str]:
 
 
 def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
-    """Return the record of a test that is about to begin, with the metrics and block lengths of
-    the trial; raise an error if the samples of the trial are gone.
+    """Return the record of a test that is about to begin. It has the metrics and block lengths of
+    the trial whose setting is tested; raise an error if the samples of that trial are gone.
     """
     try:
         recording = load(Path(trial.file))
@@ -149,8 +151,8 @@ def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
 
 
 def _promised(record: Watched, found: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
-    """Return for each metric the days until harm is found, 0 if it would not be found; found: the
-    pairs of values of the trial, by metric.
+    """Return for each metric after how many days the test finds harm; 0 means that it would not
+    find it. found: the pairs of values that the trial measured, by metric.
     """
     from mmpolicy.ab.report.drift import days_to_find
 
@@ -172,7 +174,9 @@ def _metrics(record: Watched) -> list[Metric]:
 
 
 def begin_watch(host: Host, record: Watched) -> None:
-    """Start a systemd unit that continues to test a kept setting, and restarts after failures."""
+    """Start a systemd unit that continues to test a kept setting. systemd starts it again after a
+    failure.
+    """
     words = ["try", "--watch", f"{record.percent:g}%", "--trial", record.trial, "--yes"]
     start_own_unit(
         host,
@@ -189,7 +193,7 @@ def unit_of(record: Watched) -> str:
 
 
 class How(NamedTuple):
-    """The options on how to start the test."""
+    """The options that say how `try --watch` starts the test of a kept setting."""
 
     yes: bool
     foreground: bool
@@ -198,8 +202,8 @@ class How(NamedTuple):
 
 
 def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -> None:
-    """Print the cost, ask the user, and continue to test a kept setting in this process or as a
-    systemd unit. name: a trial; None means the last one whose setting is kept.
+    """Print the cost of testing a kept setting, ask the user, and run the test in this process or
+    as a systemd unit. name: a trial; None means the last one whose setting is kept.
     """
     host: Host = ctx.obj
     trial = _trial_of(host.tree, name)
@@ -229,8 +233,9 @@ def watch_kept(ctx: click.Context, percent: float, name: str | None, how: How) -
 
 
 def _trial_of(tree: Tree, name: str | None) -> Trial:
-    """Return the trial whose setting can be tested: the named one, or without a name the last one
-    that has kept a setting; raise an error if its setting can neither be in force nor be bound.
+    """Return the trial whose setting `try --watch` is to test: the one with this name, or, without
+    a name, the last one that has kept a setting. Raise an error if its setting is neither in force
+    nor can be put in force again.
     """
     for trial in reversed(read_trials(tree)):
         named = trial.name == name if name else trial.profile
@@ -246,10 +251,10 @@ def _trial_of(tree: Tree, name: str | None) -> Trial:
 
 
 def _run(ctx: click.Context, trial: Trial, record: Watched, want_json: bool) -> None:
-    """Continue to test the kept setting in this process, and exit with its code.
+    """Continue, in this process, to test whether the kept setting does harm, and end the process.
 
-    The test ends when a signal arrives, another program changes the setting, or the setting does
-    harm.
+    The exit code is 8 if the setting did harm and is back at stock, 0 after try --stop or if
+    another program has changed the setting, and 128 and its number after a signal.
     """
     host: Host = ctx.obj
     with host.tree.locked(record.lock, f"{RUN}{os.getpid()}", 0.5), noted() as caught:
@@ -301,13 +306,17 @@ class Watcher:
 
     @property
     def _over(self) -> bool:
-        """Return whether the test is over: it has ended, a signal came, or `--stop` asks for it."""
+        """Return whether the test of the setting is over: it has ended, a signal has arrived, or
+        `try --stop` asks for its end.
+        """
         if self.record.phase == ON and self.host.tree.exists(self.record.stop):
             self._keep(phase=ENDED, reason=STOPPED)
         return bool(self._caught) or self.record.phase in (ENDED, WENT_BACK)
 
     def run(self) -> None:
-        """Run one pair of blocks in each cycle, at a random moment, until the test is over."""
+        """Until the test of the setting is over, run one pair of blocks in each cycle, at a random
+        moment of the cycle.
+        """
         self._keep(skipped="")
         self._mend()
         tell_ready()
@@ -325,7 +334,9 @@ class Watcher:
             self.host.sleep(min(left, STEP_S))
 
     def _keep(self, **changes: Any) -> None:
-        """Change fields of the record, and write it; a full disk does not end the test."""
+        """Change fields of the record of the test, and write it to its file. If that fails, as on a
+        full disk, the test goes on.
+        """
         new = replace(self.record, **changes)
         with suppress(Error):
             new.keep(self.host.tree)
@@ -344,8 +355,8 @@ class Watcher:
             self._keep(at_stock=0, lost=self.record.lost + 1)
 
     def _look(self) -> None:
-        """Run a pair of blocks and decide; if an error prevents this, the next cycle tries
-        again.
+        """Run a pair of blocks, one of them at stock, and decide whether the setting does harm. If
+        an error prevents this, the next cycle tries again.
         """
         try:
             if self.record.phase == GOING_BACK:
@@ -406,13 +417,16 @@ class Watcher:
         return Watch(at, {name: pairs[0] for name, pairs in found.items()})
 
     def _note_stock(self, number: int) -> None:
-        """Record the id of the cgroup before a block at stock, and 0 after it, so that _mend()
-        knows of a block that was killed; an error in the first call prevents the block.
+        """Record the id of the cgroup before a block at stock, and 0 after it. If the test is
+        killed in between, _mend() sees the id and binds the service again. An error in the first
+        call prevents the block.
         """
         self.record = self.record.keep(self.host.tree, at_stock=number)
 
     def _plan(self) -> Plan:
-        """Return the plan of a switchback with one pair of blocks, and a new random seed."""
+        """Return the plan of a switchback experiment with one pair of blocks, and a new random
+        seed.
+        """
         record = self.record
         words = ["--design", "switchback", "--treatment", record.profile]
         words += ["--cgroup", record.cgroup, "--aa-pairs", "0", "--stop", "anytime"]
@@ -463,8 +477,8 @@ def harm(record: Watched, pairs: Sequence[Watch]) -> str:
 
 
 def _effects(record: Watched, pairs: Sequence[Watch]) -> Iterator[tuple[str, Ends]]:
-    """Yield metric, and its effect in percent with its interval: the estimate and both ends. A
-    metric with too few pairs for an interval is left out.
+    """Yield for each metric its name, and its effect in percent: the estimate and both ends of its
+    interval. A metric with too few pairs for an interval is left out.
     """
     for metric in _metrics(record):
         values = [each.values[metric.name] for each in pairs if metric.name in each.values]
@@ -480,8 +494,8 @@ def _ends(ends: Ends) -> str:
 
 
 def take_back(host: Host, trial: Trial) -> None:
-    """Undo the kept setting of a trial: its manifest, its bindings, and its profile if nothing
-    else is bound to it. Changes that other commands made since then stay.
+    """Undo the setting that a trial has kept: its manifest, its bindings, and its profile if
+    nothing else is bound to that. Changes that other commands have made since then stay.
     """
     tree, name = host.tree, trial.profile
     with exclusive(host, dry_run=False):
@@ -496,7 +510,9 @@ def take_back(host: Host, trial: Trial) -> None:
 
 
 def _is_kept(key: Any, value: str, profile: str, trial: Trial) -> bool:
-    """Return whether an entry of the state binds the service of the trial to its profile."""
+    """Return whether an entry of the module's state binds the service of the trial to the profile
+    that the trial has kept.
+    """
     if isinstance(key, UnitBinding):
         return key.unit == trial.unit and value == profile
     return isinstance(key, CgroupBinding) and value == profile
@@ -510,8 +526,8 @@ def _is_of(key: Any, profile: str) -> bool:
 
 
 def mend(tree: Tree, record: Watched) -> str:
-    """Bind a service to its profile again after an interrupted block at stock; return why this
-    failed, or "".
+    """Bind a service to its profile again after the test was killed in a block at stock. Return "",
+    or as text why this failed.
     """
     return bind_again(tree, record.at_stock, scope_of(tree, record.cgroup), record.profile)
 
@@ -520,7 +536,9 @@ def mend(tree: Tree, record: Watched) -> str:
 
 
 def watch_lines(tree: Tree, record: Watched) -> Iterator[str]:
-    """Yield as text how the further test of a setting goes, and its effects so far."""
+    """Yield as text the progress of the test of a kept setting, and the effects it has measured so
+    far.
+    """
     yield f"watch      {_where(tree, record)}"
     for metric in _metrics(record):
         if ends := record.effects.get(metric.name):
@@ -558,8 +576,8 @@ def _judged(metric: Metric, ends: Ends) -> str:
 
 
 def stop_watches(host: Host) -> list[Watched]:
-    """End the further tests on this host; mark settings that a test has undone as known to the
-    user. Return the records that changed.
+    """End all tests of kept settings on this host, and note that the user knows of the settings
+    that a test has undone. Return the records that changed.
     """
     stopped = []
     for record in read_watched(host.tree):
@@ -572,7 +590,7 @@ def stop_watches(host: Host) -> list[Watched]:
 
 def _stop(host: Host, record: Watched) -> Watched:
     """Ask the process of a test to end, and wait until its setting is in force. If no process runs
-    the test and it was at stock, bind the service here.
+    the test, and it was killed in a block at stock, bind the service in this process.
     """
     tree, who = host.tree, record.running(host.tree)
     pid = re.fullmatch(rf"{RUN}(\d+)", who)

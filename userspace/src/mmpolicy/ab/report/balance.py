@@ -19,12 +19,14 @@ from mmpolicy.ab.sources import ARMS
 
 SUSPICIOUS = 0.001  # p-value below which an imbalance is not attributed to chance
 MATTERS = 0.01  # an imbalance below this share of the planned seconds is ignored
-LATE = 0.1  # blocks that exceed their planned length by this share take too long
+# if blocks exceed their planned length by this share, the report says that they take too long
+LATE = 0.1
 
 
 @dataclass(frozen=True)
 class Balance:
-    """One figure of each arm, and the p-value of so large an imbalance between them.
+    """A check that the two arms are of equal size: one figure for each arm, and the p-value of so
+    large a difference between the figures.
 
     In split, the figures are numbers of units, and a small p is a sample-ratio mismatch. In
     switchback, they are mean seconds measured per block: an arm that is measured for longer counts
@@ -54,7 +56,9 @@ class Balance:
 
     @property
     def broken(self) -> bool:
-        """Return whether the imbalance is too large for chance, and large enough to matter."""
+        """Return whether the difference between the arms is too large for chance (p below
+        SUSPICIOUS), and large enough to matter.
+        """
         apart = abs(self.control - self.treatment)
         return self.p < SUSPICIOUS and apart > MATTERS * self.planned
 

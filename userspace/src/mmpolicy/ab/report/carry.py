@@ -23,8 +23,9 @@ from mmpolicy.ab.report.stats import growth_p, left_in_units, left_over
 from mmpolicy.ab.samples import Recording
 from mmpolicy.ab.sources import ARMS
 
-# A sign is found if its p-value is below this. The risk of both together stays below ALPHA, also
-# under drift.
+# A sign of carry-over (an effect that outlasts its block) is taken as found if its p-value is below
+# this. There are two signs; the risk that chance shows either of them stays below ALPHA, also if
+# the values drift.
 SEEN = 0.021
 LEAST_UNITS = 2  # fewest units with a value in every block
 MATTERS = 0.05  # carry-over of a smaller share of the effect is ignored
@@ -32,7 +33,9 @@ MATTERS = 0.05  # carry-over of a smaller share of the effect is ignored
 
 @dataclass(frozen=True)
 class Carry:
-    """Both signs of carry-over, with their p-values; a p-value of 1 if the run cannot tell."""
+    """The result of the test for carry-over, which is an effect that outlasts its block: its two
+    signs with their p-values. A p-value is 1 if the run cannot tell.
+    """
 
     tested: bool = False
     share: float = 0.0  # share of the effect that persists in the next block
@@ -56,11 +59,13 @@ class Carry:
 
     @property
     def seen(self) -> bool:
-        """Return whether at least one of the two signs was found."""
+        """Return whether at least one of the two signs of carry-over was found."""
         return self.left or self.grows
 
     def words(self, text: Callable[[float], str]) -> Iterator[str]:
-        """Yield a sentence for each sign that was found; text: formats an effect."""
+        """Yield a sentence for each sign of carry-over that was found. text: returns an effect as
+        text.
+        """
         if self.left:
             share = (
                 f"{100 * self.share:.0f} % of the effect was still there in the next "
@@ -75,14 +80,18 @@ class Carry:
             yield f"{halves} in the second (p = {self.halves_p:.2g})"
 
     def data(self, shown: Callable[[float], float]) -> dict[str, Any]:
-        """Return both signs for JSON; shown: converts an effect to the unit of the report."""
+        """Return both signs of carry-over for JSON. shown: converts an effect to the unit of the
+        report.
+        """
         halves = {"first": shown(self.first), "second": shown(self.second), "p": self.halves_p}
         left = {"share": self.share, "p": self.share_p}
         return {"tested": self.tested, "seen": self.seen, "left": left, "halves": halves}
 
 
 def carry_of(recording: Recording, metric: Metric, scale: str, seed: int) -> Carry:
-    """Test a metric for both signs of carry-over; scale: that of its effect, see differences()."""
+    """Test a metric for both signs of carry-over, an effect that outlasts its block. scale: the
+    scale of the metric's effect, see differences().
+    """
     left, halves = _left(recording, metric, scale, seed), _halves(recording, metric, scale, seed)
     return Carry(bool(left or halves), *(left or (0.0, 1.0)), *(halves or (0.0, 0.0, 1.0)))
 
@@ -105,8 +114,8 @@ def _left(
 
 
 def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[float, float] | None:
-    """Return the share and the p-value of _left() for split, by the units that have a value in
-    every block; None if there are too few.
+    """Return for a split run the share of the effect that lasts into the next block, and its
+    p-value. They come from the units that have a value in every block; None if there are too few.
     """
     blocks = [*recording.cells(metric, "ab").values()]
     units = sorted(set.intersection(*map(set, blocks))) if blocks else []
@@ -121,8 +130,8 @@ def _left_in_units(recording: Recording, metric: Metric, seed: int) -> tuple[flo
 def _halves(
     recording: Recording, metric: Metric, scale: str, seed: int
 ) -> tuple[float, float, float] | None:
-    """Return the effects in both halves of the blocks, and the p-value of their difference; None
-    if there are too few pairs.
+    """Return the effect in the first and in the second half of the blocks, and the p-value of their
+    difference; None if there are too few pairs.
     """
     halves = [recording.by_pair(metric, "ab", half) for half in ("first", "second")]
     both = sorted(set(halves[0]) & set(halves[1]))

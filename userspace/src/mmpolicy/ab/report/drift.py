@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mmpolicy.ab.anytime import RATES
 from mmpolicy.ab.design import ALPHA, POWER
 
-LOOKED_BACK = 28  # days: an e-process that is older is dropped
+LOOKED_BACK = 28  # days: the oldest e-process is then replaced by that of the new day
 WEIGHT = 1 / (365 + LOOKED_BACK)  # weight of each day's e-process
 RUNS, MOST_PAIRS = 100, 2000  # number of simulated runs, and most pairs in each
 
@@ -27,8 +27,8 @@ Array = npt.NDArray[np.float64]
 
 
 class Detector:
-    """The evidence that pairs exceed their margin. It may cover several simulated runs at once,
-    with a value for each.
+    """Accumulates the evidence that pairs are worse than their margin. It may cover several
+    simulated runs at once, with one value for each run.
     """
 
     def __init__(self, series: int = 1) -> None:
@@ -66,7 +66,9 @@ def is_harm(evidence: float, metrics: int) -> bool:
 
 
 def evidence_of(excess: Sequence[float], days: Iterable[int]) -> float:
-    """Return the evidence after a sequence of pairs; days: the number of the day of each pair."""
+    """Return the evidence for harm after a sequence of pairs. excess: for each pair, by how much it
+    exceeds its margin. days: the number of the day of each pair.
+    """
     detector, last, found = Detector(), None, 0.0
     for each, day in zip(excess, days):
         if day != last:
@@ -91,6 +93,7 @@ def days_to_find(noise: Sequence[float], excess: float, a_day: float, metrics: i
         drawn = rng.choice(sizes, RUNS) * rng.choice((-1.0, 1.0), RUNS)
         open_ &= detector.add(drawn + excess) < metrics / ALPHA
         if open_.mean() <= 1 - POWER:
-            # harm begins within a day, and the first e-process over harm alone on the next one
+            # The harm begins in the middle of a day. The first e-process that sees only harm begins
+            # on the next day, which is one day more.
             return 1 + (number + 1) / a_day
     return float("inf")

@@ -27,7 +27,9 @@ LEAST_HOSTS = 2
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """The pairs and hosts that one metric needs; pairs or hosts is None if no number is enough."""
+    """The plan of a fleet run for one metric: how many pairs and hosts it needs. pairs or hosts is
+    None if no number of them is enough.
+    """
 
     metric: str
     noise: float  # standard deviation of the pairs' differences of logarithms
@@ -49,8 +51,8 @@ class FleetPlan:
 
 
 def power(hosts: int, error: float, effect: float, metrics: int) -> float:
-    """Return the probability that `hosts` hosts show an effect; error: standard error of the effect
-    of each host.
+    """Return the probability that an effect is found on `hosts` hosts together. error: standard
+    error of the effect on a single host.
     """
     freedom = hosts - 1
     limit = stats.t.ppf(1 - ALPHA / metrics / 2, freedom)
@@ -61,8 +63,8 @@ def power(hosts: int, error: float, effect: float, metrics: int) -> float:
 
 
 def noise_of(recordings: Mapping[str, Recording], metric: Metric) -> list[float]:
-    """Return the variance of the differences of pairs with equal arms, one value for each file with
-    enough of them.
+    """Return the noise of a metric as variances: for each file with enough pairs of equal arms, the
+    variance of the differences of these pairs.
     """
     found = []
     for recording in recordings.values():
@@ -95,8 +97,9 @@ def plan_fleet(
 def _size(
     hosts: int, noise: float, effect: float, tau: float, metrics: int
 ) -> tuple[int | None, int | None]:
-    """Return the fewest pairs that suffice on this number of hosts, and None; or if no number of
-    pairs does, None and the fewest hosts (None: not even MOST_HOSTS).
+    """Return (pairs, None), where pairs is the fewest pairs per host that suffice on this number of
+    hosts. If no number of pairs does, return (None, hosts) with the fewest hosts that suffice, or
+    (None, None) if even MOST_HOSTS do not.
     """
 
     def enough(number: int, pairs: float) -> bool:

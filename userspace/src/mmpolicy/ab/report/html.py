@@ -72,8 +72,8 @@ def forest(rows: Sequence[MetricResult]) -> Markup | None:
 
 
 def _limits(rows: Sequence[MetricResult]) -> tuple[float, float]:
-    """Return the ends of the axis in percent. It contains 0 and all intervals; an A/A floor that is
-    far larger may be cut.
+    """Return the low and the high end of the plot's axis in percent. The axis contains 0 and all
+    intervals; a far larger A/A floor, the difference between equal arms, may be cut.
     """
     effects = [row.effect for row in rows if row.effect]
     ends = [end for each in effects for end in (each.low, each.estimate, each.high)]
@@ -95,7 +95,9 @@ def _bar(axes: Any, place: int, row: MetricResult) -> None:
 
 
 def course(row: MetricResult) -> Markup:
-    """Return a plot of the values of both arms pair by pair, those of the A/A phase first."""
+    """Return a plot with the values of both arms in each pair, in order of time; the A/A phase
+    comes first.
+    """
     figure, axes = _figure(8, 2.6)
     pairs = [*row.aa_pairs, *row.pairs]
     places = range(1, len(pairs) + 1)
@@ -113,7 +115,9 @@ def course(row: MetricResult) -> Markup:
 
 
 def scatter(row: MetricResult) -> Markup:
-    """Return a plot of the differences of the pairs, with the interval of the effect."""
+    """Return a plot with the difference between the arms in each pair, and the interval of the
+    effect.
+    """
     figure, axes = _figure(8, 1.6)
     phases: list[tuple[str, Pairs]] = [("A/A", row.aa_pairs), ("A/B", row.pairs)]
     names = [name for name, pairs in phases if pairs]
@@ -139,8 +143,8 @@ def _details(rows: Sequence[MetricResult]) -> Iterator[dict[str, Any]]:
 
 
 def page(report: Report, trial: Sequence[str] = ()) -> str:
-    """Return the report as HTML; trial: lines of the trial of `try` that it belongs to, printed
-    above it.
+    """Return the report as an HTML page. trial: lines about the trial of `try` that the report
+    belongs to; they are printed above the report.
     """
     head, lines = report.table()
     with mpl.rc_context(INLINE):

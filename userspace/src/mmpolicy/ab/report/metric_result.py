@@ -39,14 +39,16 @@ from mmpolicy.ab.report.stats import (
 from mmpolicy.ab.sources import ARMS
 from mmpolicy.figures import figure
 
-# Level of a margin test in runs whose length depends on the sizes of the differences. Sizes are
-# larger if the treatment is worse by the margin, so at this level 5 % of such runs err.
+# Limit for the p-value of a margin test if the sizes of the differences decided the length of the
+# run. The sizes are larger if the treatment is worse by the margin, so with this limit 5 % of such
+# runs err.
 ALPHA_BY_SIZE = 0.035
-# If a one-sided test for unequal variances has a p-value below this, the means must confirm the
-# result of the pairs. The limit is high: at 5 %, most runs would miss variances that differ
-# twofold.
+# If a one-sided test finds unequal variances of the arms with a p-value below this, the result of
+# the pairs counts only if the means confirm it. The limit is high because at 5 %, most runs would
+# miss variances that differ twofold.
 UNEVEN = 0.2
-# The means get only this share of the risk, as their intervals are slightly too narrow.
+# A check by the means uses only this share of the permitted risk of error, as the intervals of the
+# means are slightly too narrow.
 OF_MEANS = 0.8
 BIG = 700  # above this, exp() overflows
 
@@ -62,7 +64,7 @@ class MetricResult:
     aa: Effect | None
     seed: int
     planned: int  # planned number of pairs
-    # number of blocks without a value, by arm
+    # number of blocks without a value of this metric, by arm
     lost: Mapping[str, int] = field(default_factory=dict)
     carry: Carry = field(default_factory=Carry)
     margin: float = 0.0  # percentage by which the treatment may be worse
@@ -70,7 +72,7 @@ class MetricResult:
     aa_corrected: float = 1.0
     metrics: int = 1
     against: int = 0  # number of lost pairs that count as results against the effect
-    # how the number of pairs was decided: "size", "anytime", or "" for fixed in advance
+    # rule for the number of pairs: "size" or "anytime"; "" means that it was fixed in advance
     length: str = ""
 
     @property
@@ -139,8 +141,8 @@ class MetricResult:
 
     @cached_property
     def noise(self) -> float | None:
-        """Return the A/A floor: how far apart equal arms may lie over this number of pairs. None
-        without an A/A phase.
+        """Return the A/A floor: how far apart two equal arms may lie over this number of pairs by
+        chance. None if the run had no A/A phase.
         """
         if not self.aa or (self.aa.scale == "difference") == self.relative:
             return None
@@ -158,8 +160,8 @@ class MetricResult:
 
     @cached_property
     def totals(self) -> tuple[float, float, float] | None:
-        """Return the logarithm of the ratio of totals and both ends of its interval; None if the
-        effect is no ratio.
+        """Return the logarithm of the ratio of the arms' totals, and both ends of its interval;
+        None if the effect is not a ratio.
 
         If the variances of the arms differ, this interval would be too narrow, so it is widened by
         means_by_logs().
@@ -179,8 +181,8 @@ class MetricResult:
         return treatment - control, treatment + control
 
     def _mean_bears(self, lower: bool, limit: float, alpha: float) -> bool:
-        """Return whether the means confirm that the effect is below (or, if lower is False, above)
-        a limit. True if nothing suggests that the variances differ.
+        """Return whether the means of the arms confirm that the effect is below a limit (or, if
+        lower is False, above it). True if nothing suggests that the variances of the arms differ.
 
         The mean of logarithms is lower in an arm that varies more, even if its mean is not. So if
         the treatment's blocks vary more, the means must also show that the treatment is lower.
@@ -192,11 +194,11 @@ class MetricResult:
         return all((high < limit) if lower else (low > limit) for _, low, high in ends)
 
     def _denied(self, lower: bool, limit: float) -> bool:
-        """Return whether the totals contradict that the effect is below (or, if lower is False,
-        above) a limit.
+        """Return whether the totals contradict the claim that the effect is below a limit (or, if
+        lower is False, above it).
 
-        They do if their interval contains the limit, and their ratio lies outside the interval of
-        the pairs.
+        They do if the interval of their ratio contains the limit, and the ratio lies outside the
+        interval of the pairs.
         """
         if not self.totals:
             return False
@@ -234,7 +236,7 @@ class MetricResult:
         return more, less
 
     def worst(self) -> tuple[float, ...]:
-        """Return for each arm the value of its largest block as a multiple of its mean."""
+        """Return for each arm the value of its largest block, divided by the mean of the arm."""
         sides = [np.asarray(side) for side in zip(*self.pairs)]
         return tuple(float(side.max() / side.mean()) for side in sides)
 
@@ -281,8 +283,8 @@ class MetricResult:
 
     @cached_property
     def _mean_allows(self) -> bool:
-        """Return whether the means are within the margin, too. True if nothing suggests that the
-        variances differ.
+        """Return whether the means of the arms are within the margin, as the pairs are. True if
+        nothing suggests that the variances of the arms differ.
         """
         return self._mean_bears(self.metric.better == "lower", self._limit, self._margin_alpha)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Test whether treated units affect untreated ones, by blocks with few and with many treated
-units.
+"""Test whether the treatment of some units (processes or cgroups) affects untreated units, by
+comparing blocks with few and with many treated units.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from mmpolicy.figures import figure
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A metric of untreated units, compared between blocks with few and with many treated units."""
+    """The effect of the treatment on untreated units: a metric of these units, compared between
+    blocks with few and blocks with many treated units.
+    """
 
     metric: str  # a metric of untreated units
     levels: tuple[int, int]  # percent of the units that are treated: few, many
@@ -48,7 +50,9 @@ class Neighbours:
         )
 
     def doubt(self) -> str:
-        """Return as text why a result of split is not valid."""
+        """Return as text why the result of a split run is not valid: the treatment affects
+        untreated units, too.
+        """
         return f"the treatment also acts on untreated units: {self.text()}; use --design switchback"
 
     def data(self) -> dict[str, Any]:

@@ -46,15 +46,15 @@ LEAST_PAIRS = 3  # fewest pairs of a host from which its noise is estimated
 LEAST_NOISE = 1e-17  # lower bound of variances, to divide by them
 STANDS_OUT = 5.0  # a pair is an outlier above this multiple of the median size on its host
 NAMED = 3  # most hosts that a verdict names
-# On this share of hosts, chance alone raises a doubt of this kind. Such doubts count only if
-# significantly more hosts have them.
+# Even without a fault, chance raises a doubt of this kind on this share of hosts. Doubts of the
+# kind count only if significantly more hosts have them.
 BY_CHANCE = {AA: DIRTY, CARRY: ALPHA}
 NOTHING = np.zeros(0)
 
 
 @dataclass(frozen=True)
 class HostEffect:
-    """The pairs of a host for one metric, as differences of logarithms."""
+    """The effect of one metric on one host: its pairs, as differences of logarithms."""
 
     name: str
     d: Vector
@@ -63,7 +63,9 @@ class HostEffect:
     against: int = 0  # number of lost pairs that count as results against the effect
 
     def opposed(self, sign: float) -> HostEffect:
-        """Return this host with its lost pairs added, all of this sign and of the largest size."""
+        """Return a copy of this host with its lost pairs added. Each gets the given sign and the
+        size of the largest pair.
+        """
         return replace(self, d=np.asarray(with_lost(self.d.tolist(), self.against, sign)))
 
     @property
@@ -73,8 +75,8 @@ class HostEffect:
 
     @property
     def off(self) -> float:
-        """Return by how much lost pairs may move the mean, if each lies as far from it as the
-        farthest pair.
+        """Return by how much lost pairs may have moved the mean of this host, if each lies as far
+        from it as the farthest pair; 0 if no lost pair counts.
         """
         if not self.against:
             return 0.0
@@ -105,8 +107,8 @@ class Pooled:
 
 
 def weighted(effects: Vector, variances: Vector) -> tuple[float, float, float]:
-    """Return the mean weighted by inverse variance, Cochran's Q about it, and the sum of the
-    weights.
+    """Return the mean of the effects weighted by inverse variance, Cochran's Q about this mean, and
+    the sum of the weights.
     """
     weights = 1 / variances
     mean = (weights * effects).sum() / weights.sum()
@@ -139,13 +141,15 @@ def tau_squared(effects: Vector, variances: Vector) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # with this value, Q is at most a fourth of the number of hosts, so the solution is below it
+    # If the variance between hosts had this value, Q would be at most a fourth of the number of
+    # hosts, so the solution is below it.
     far = float(np.ptp(effects) ** 2)
     return float(optimize.brentq(excess, 0.0, far, xtol=1e-15))
 
 
 def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Pooled:
-    """Return the effects on these hosts and on further ones; there must be two hosts or more.
+    """Return the pooled effect on these hosts, and the effect to expect on further hosts; there
+    must be two hosts or more.
 
     Lost pairs count as results against the effect. For these hosts, each lost pair is as large as
     the largest pair of its host, as in a report. For further hosts, lost pairs may move the mean by
@@ -182,8 +186,9 @@ def pooled(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> 
 
 
 def _p_against(hosts: Sequence[HostEffect], seed: int, tosses: int) -> float:
-    """Return the p-value by redrawn assignments, with all lost pairs as results against the effect;
-    0 if none is lost, 1 if the lost pairs turn the effect round.
+    """Return the p-value of the effect on these hosts if all lost pairs count as results against
+    it, computed by redrawing the assignments. 0 if no pair is lost, 1 if the lost pairs reverse the
+    effect.
     """
     if not any(host.against for host in hosts):
         return 0.0
@@ -207,8 +212,8 @@ class Coins:
     def of(
         cls, hosts: Sequence[HostEffect], seed: int, tosses: int, with_totals: bool = False
     ) -> Coins:
-        """Redraw all assignments `tosses` times. Each time, the mean over a random subset of pairs
-        takes the place of the mean over all.
+        """Redraw the assignments of all pairs `tosses` times. Each redraw gives the mean over a
+        random subset of the pairs; these means yield the p-value and the interval.
         """
         rng = np.random.default_rng(seed)
         seen = sum(host.mean for host in hosts)
@@ -233,7 +238,9 @@ class Coins:
 
 
 def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -> Means:
-    """Return the ratio of means and the totals of these hosts, to check the effect of the pairs."""
+    """Return the ratio of means and the totals over these hosts, by which the pool checks the
+    effect that the pairs show.
+    """
     known = [host for host in hosts if len(host.sums) == len(host.d)]
     coins = Coins.of(known, seed, tosses, with_totals=True)
     spread = spread_of([(host.d, host.sums) for host in known])
@@ -242,9 +249,10 @@ def means_of(hosts: Sequence[HostEffect], seed: int = 1, tosses: int = TOSSES) -
 
 
 def shared_jump(hosts: Sequence[HostEffect]) -> list[str]:
-    """Return the hosts whose outlying pair began at about the same time as that of another host.
+    """Return the hosts on which an outlying pair began at about the same time as one on another
+    host, as if both had one cause.
 
-    Only sizes are compared, as the random assignment decided the signs.
+    Only the sizes of the pairs are compared, as the random assignment decided their signs.
     """
     moments: list[tuple[float, float, str]] = []
     for host in hosts:
@@ -350,7 +358,7 @@ def _moments(recording: Recording, pairs: Iterable[int]) -> Vector:
 
 
 def _check_same(first: HostRun, other: HostRun) -> None:
-    """Raise an error if the two files are not of one experiment."""
+    """Raise an error if two samples files are not of the same experiment, as their digests show."""
     if other.digest != first.digest:
         text = f"{other.path} and {first.path} are not of the same experiment"
         hint = "give the files of one `mmpolicy ab run` command that ran on each host, see ab.md"
@@ -402,16 +410,16 @@ class Pool:
     # Reasons for doubt
 
     def stopped(self) -> list[str]:
-        """Return the hosts whose run a guard has ended in the treatment; they are never
-        left out.
+        """Return the hosts on which a guard ended the run during the treatment. Such a host always
+        counts, even if it has too few pairs.
         """
         return [run.label for run in self.runs if run.stopped]
 
     @cached_property
     def open_doubts(self) -> list[tuple[str, str]]:
-        """Return the doubts that make the pool inconclusive, each with its host.
+        """Return the doubts that make the result of the pool inconclusive, each with its host.
 
-        Whether totals contradict the pairs is not a doubt here: Means tests it over all hosts
+        A contradiction between totals and pairs is not among them: Means tests it over all hosts
         together.
         """
         kinds = {OWN}
@@ -424,7 +432,7 @@ class Pool:
 
     @property
     def left_out(self) -> list[tuple[str, str]]:
-        """Return the hosts that are left out for a metric, each with the reason."""
+        """Return (host, reason) for each host that is left out of the result of a metric."""
         return [(run.label, f"{name}: {reason}") for run in self.runs
                 for name, reason in run.left.items()]  # fmt: skip
 
@@ -470,16 +478,16 @@ class Pool:
         return not self._good(metric) and not self._within(metric)
 
     def _bear(self, metric: Metric, lower: bool, limit: float) -> bool:
-        """Return whether the means of all hosts confirm that the effect is below (or, if lower is
-        False, above) a limit.
+        """Return whether the means over all hosts confirm that the effect is below a limit (or, if
+        lower is False, above it).
         """
         found = self.results[metric.name]
         end = found.high if lower else found.low
         return self.means[metric.name].bear(lower, limit, found.mean, end)
 
     def _within(self, metric: Metric) -> bool:
-        """Return whether the treatment is shown to be worse by less than the margin, or better;
-        False without a margin.
+        """Return whether the treatment is shown to be worse by less than the margin, or to be
+        better; False if no margin is given.
         """
         margin = metric.margin or self.margin
         if not margin:
@@ -599,7 +607,9 @@ def _percent(effect: float) -> str:
 
 
 def _by_host(reasons: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each host once, with the first of its reasons, as text."""
+    """Return each host once, as text with the first of its reasons for being left out or
+    in doubt.
+    """
     firsts: dict[str, str] = {}
     for host, reason in reasons:
         firsts.setdefault(host, reason)
@@ -615,7 +625,7 @@ def _lost(hosts: Iterable[HostEffect]) -> list[str]:
 
 
 def _some(texts: Sequence[str]) -> str:
-    """Return the first NAMED texts, and how many more there are."""
+    """Return the first NAMED texts, separated by commas, and say how many more there are."""
     more = len(texts) - NAMED
     return ", ".join(texts[:NAMED]) + (f" and {more} more" if more > 0 else "")
 

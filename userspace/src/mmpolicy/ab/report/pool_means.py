@@ -25,8 +25,8 @@ Logs = tuple[Vector, Vector]  # difference and sum of both arms' logarithms, by 
 
 @dataclass(frozen=True)
 class Means:
-    """How unequal variances change the ratio of means, and the totals over all hosts. All numbers
-    except p-values are logarithms.
+    """The check of a pool's effect by means and totals: how unequal variances of the arms change
+    the ratio of means, and the totals over all hosts. All numbers except p-values are logarithms.
     """
 
     more_p: float = 1.0  # p-value for the hypothesis that the treatment's blocks vary no more
@@ -39,8 +39,9 @@ class Means:
     totals: Ends = (0.0, 0.0)  # interval of `total` by redrawn assignments
 
     def bear(self, lower: bool, limit: float, mean: float, end: float) -> bool:
-        """Return whether the means confirm that the effect is below (or, if lower is False, above)
-        a limit. mean, end: the effect, and the end of its interval that is nearer to the limit.
+        """Return whether the means over all hosts confirm that the effect is below a limit (or, if
+        lower is False, above it). mean: the effect. end: the end of its interval that is nearer to
+        the limit.
         """
         if lower:
             uneven, far = self.more_p < UNEVEN, mean + self.rise + hypot(end - mean, self.up)
@@ -73,8 +74,8 @@ def spread_of(hosts: Sequence[Logs]) -> dict[str, float]:
 
 
 def sides_of(d: Vector, sums: Vector) -> tuple[Vector, Vector]:
-    """Return the values of treatment and control by pair, scaled so that the sums of
-    both arms have the mean 1 on every host.
+    """Return the values of treatment and control in each pair of a host, scaled so that the two
+    sums over the pairs have the mean 1. So each host has the same weight.
     """
     treatment, control = np.exp((sums + d) / 2), np.exp((sums - d) / 2)
     usual = (treatment.mean() + control.mean()) / 2

@@ -33,7 +33,7 @@ from mmpolicy.render import table
 # Kinds of doubt. A doubt of kind OWN counts for its host alone; a pool judges the others over all
 # its hosts together.
 OWN, AA, CARRY, TOTALS, LOST = "", "A/A", "carry-over", "totals", "lost"
-LOST_OF_HOST = 1 / 3  # share of lost pairs above which a pool leaves a host out
+LOST_OF_HOST = 1 / 3  # if a host has lost a larger share of its pairs, a pool leaves it out
 
 
 class Doubt(NamedTuple):
@@ -94,7 +94,9 @@ def rows_of(recording: Recording, margin: float = 0.0) -> list[MetricResult]:
 
 
 def _carry_corrected(rows: list[MetricResult]) -> list[MetricResult]:
-    """Return rows whose p-values of carry-over are corrected for the number of rows."""
+    """Return the results of the metrics with their p-values of carry-over corrected for the number
+    of metrics.
+    """
     left = holm([row.carry.share_p for row in rows])
     halves = holm([row.carry.halves_p for row in rows])
     return [
@@ -124,13 +126,15 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Return whether both arms have the same settings: such a run measures the noise."""
+        """Return whether both arms have the same settings. Such a run shows the noise, and no arm
+        can be better.
+        """
         return bool(self.header["control"]["settings"] == self.header["treatment"]["settings"])
 
     @property
     def harmed(self) -> bool:
-        """Return whether a guard broke in the treatment, and chance does not explain that it broke
-        in this arm.
+        """Return whether the treatment did harm: a guard broke during the treatment, and chance
+        does not explain why it broke there.
         """
         return self._stopped_in_treatment and self._by_chance < ALPHA
 
@@ -140,8 +144,9 @@ class Report:
 
     @property
     def _by_chance(self) -> float:
-        """Return the probability that the first break of a guard falls into the treatment, if
-        guards break equally often in both arms.
+        """Return the probability that chance alone puts the first break of a guard into the
+        treatment: the treatment's share of the time, as guards are then equally likely to break at
+        any moment.
         """
         control, treatment = self.recording.exposure()
         return float(treatment / (control + treatment))
@@ -149,7 +154,7 @@ class Report:
     # Reasons for doubt
 
     def _reasons(self) -> Iterator[Doubt]:
-        """Yield all reasons why the result is not valid, whatever its numbers are."""
+        """Yield all reasons for which the result is not valid, however clear its numbers are."""
         for text in self._doubts():
             yield Doubt(OWN, text)
         dirty = [row.metric.name for row in self.rows if row.aa_corrected < DIRTY]
@@ -296,8 +301,8 @@ class Report:
 
     @property
     def _worse(self) -> list[MetricResult]:
-        """Return the metrics that are worse, without those that are in doubt; [] if a doubt
-        concerns the whole run.
+        """Return the metrics that are worse and not in doubt; [] if a doubt concerns the whole run,
+        or if both arms have the same settings.
         """
         doubted = {each.metric for each in self.reasons}
         if self.same or "" in doubted:
@@ -346,8 +351,8 @@ class Report:
         return f"with the treatment, {said}"
 
     def _of_margin(self) -> Iterator[str]:
-        """Yield sentences that name the metrics that are shown to be no worse than their margins,
-        and those that are not.
+        """Yield sentences about margins: which metrics are shown to be no worse than their margin
+        allows, and which are not.
 
         Metrics without a margin cannot be shown to be no worse.
         """
@@ -445,7 +450,9 @@ class Report:
         return [*facts, ("host", host)]
 
     def _extras(self) -> Iterator[tuple[str, str]]:
-        """Yield facts that only some runs have: the command at each switch, and counts."""
+        """Yield facts that only some runs have: the command of --at-switch, and counts of decisions
+        and timed faults.
+        """
         if self.header.get("at_switch"):
             yield "at switch", self.header["at_switch"]
         names = {"decisions": "decisions", "timed": "timed faults", "missed": "faults missed"}
@@ -455,7 +462,7 @@ class Report:
                 yield name, ", ".join(f"{count} in {arm}" for arm, count in counts.items())
 
     def _unseen(self) -> str:
-        """Return as text how rare events must be for this number of blocks to miss them."""
+        """Return as text how frequent an event may be although no block of this run had it."""
         pairs = min((len(row.pairs) for row in self.rows), default=0)
         if not pairs:
             return "anything"

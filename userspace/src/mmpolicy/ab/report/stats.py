@@ -25,9 +25,10 @@ EXACT_PAIRS = 16  # most pairs for which all 2^n assignments are enumerated
 RESAMPLES = 9999  # number of random assignments for more pairs
 REDRAWS = 999  # number of random assignments in tests where each one takes longer
 AT_ONCE = 1 << 16  # values of units that are processed together, to bound memory
-PLACE = 4.0  # the effect of the order within pairs is subtracted if its t value is this or more
-# Order statistics that are added on each side: runs end when the interval is narrow, which makes it
-# too narrow.
+# the effect of the order within pairs is subtracted only if its t value is at least this
+PLACE = 4.0
+# Order statistics that widen the interval of a median at each end. Runs end when this interval is
+# narrow, which makes it narrower than it should be.
 SPARE = 1
 ROUNDING = 1e-12  # sums count as equal if they differ by less than this share of the summands
 
@@ -69,7 +70,9 @@ def analyse(pairs: Sequence[tuple[float, float]], seed: int, first: Sequence[boo
 
 
 def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
-    """Return the effect with interval and p-value that are valid however often one looks."""
+    """Return the effect with an interval and a p-value that are valid even if the run is stopped
+    because of them, however often one looks.
+    """
     _, estimate, low, high = sequence(list(pairs))
     d = in_turn(list(pairs))
     return replace(
@@ -78,7 +81,8 @@ def analyse_anytime(pairs: Sequence[tuple[float, float]], seed: int) -> Effect:
 
 
 def against(effect: Effect, lost: int, seed: int, anytime: bool) -> Effect:
-    """Return the effect with the p-value that it has if `lost` lost pairs count against it.
+    """Return the effect with the p-value that it has if `lost` lost pairs are taken as results
+    against it.
 
     If the lost pairs outweigh the effect, p is 1: they are no evidence for the other direction.
     """
@@ -96,8 +100,8 @@ def _tosses(octets: int, seed: int) -> Vector:
 
 
 def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
-    """Return sums and sizes of subsets of d: of all 2^n subsets, or for more than EXACT_PAIRS
-    values of random ones.
+    """Return the sum and the size of each subset of d: of all 2^n subsets, or, if d has more than
+    EXACT_PAIRS values, of RESAMPLES random ones.
     """
     if len(d) > EXACT_PAIRS:
         chosen = _tosses(-(-len(d) // 8), seed)[:, : len(d)]
@@ -109,8 +113,8 @@ def _subsets(d: Vector, seed: int) -> tuple[Vector, Vector]:
 
 
 def _share(hits: NDArray[np.bool_], pairs: int) -> float:
-    """Return the share of hits. If the assignments are random, the observed one is added as a hit,
-    so that p is never 0.
+    """Return the share of assignments that are hits, which is a p-value. If the assignments are
+    random, the observed one is added as a hit, so that p is never 0.
     """
     more = int(pairs > EXACT_PAIRS)
     return float((hits.sum() + more) / (len(hits) + more))
@@ -127,11 +131,12 @@ def p_value(d: Vector, seed: int) -> float:
 
 
 def without_place(d: Vector, first: NDArray[np.bool_]) -> Vector | None:
-    """Return d without the effect of the order within pairs; None if that effect is small.
+    """Return the differences d of pairs without the effect of the order of the two blocks in a
+    pair; None if that effect is small.
 
-    first: whether the first block had the treatment. The difference between second and first block
-    does not depend on the random assignment, so it can be used without making the test inexact.
-    Its mean shows a load with the period of a pair. The assignments are redrawn over the
+    first: whether the first block of each pair had the treatment. The difference between second and
+    first block does not depend on the random assignment, so it can be used without making the test
+    inexact. Its mean shows a load with the period of a pair. The assignments are redrawn over the
     remainder.
     """
     signs = np.where(first, -1.0, 1.0)
@@ -185,7 +190,9 @@ def _lean(d: Vector) -> float:
 
 
 def _moved(lean: float) -> float:
-    """Return the two-sided level of the end that BCa moves outward; lean: see _lean()."""
+    """Return the two-sided level for the end of the interval that the BCa method moves outward; a
+    smaller level means a wider interval. lean: the skewness from _lean().
+    """
     z = lean + stats.norm.isf(ALPHA / 2)
     return float(2 * stats.norm.sf(lean + z / (1 - lean * z)))
 
@@ -240,8 +247,9 @@ def spread_p(pairs: Sequence[tuple[float, float]], seed: int, more: bool) -> flo
 
 
 def apart(d: Vector, sums: Vector) -> Vector:
-    """Return a number for each pair: positive if it suggests that the treatment varies more than
-    the control, negative if less.
+    """Return a number for each pair: positive if the pair suggests that the treatment varies more
+    than the control, negative if it suggests less. d, sums: difference and sum of both arms'
+    logarithms, by pair.
     """
     found: Vector = (d - d.mean()) * (sums - sums.mean())
     return found
@@ -325,15 +333,15 @@ def left_over(y: Vector, first: NDArray[np.bool_], seed: int) -> tuple[float, fl
 
 
 def _slack(y: Vector) -> float:
-    """Return the tolerance for rounding. Without it, the observed result might count as less
-    extreme than itself.
+    """Return the tolerance for rounding errors when results of redrawn assignments are compared
+    with the observed one. Without it, the observed result might count as less extreme than itself.
     """
     return ROUNDING * float(np.nanmax(np.abs(y)))
 
 
 def _in_turns(first: NDArray[np.bool_]) -> Vector:
-    """Return 1 for each block with the treatment and 0 for the others, in order; first: whether the
-    first block of a pair has the treatment.
+    """Return the arm of each block of a switchback in order: 1 for the treatment, 0 for the
+    control. first: for each pair, whether its first block has the treatment.
     """
     blocks = np.repeat(first, 2, axis=-1).astype(float)
     blocks[..., 1::2] = 1 - blocks[..., 1::2]
@@ -341,8 +349,8 @@ def _in_turns(first: NDArray[np.bool_]) -> Vector:
 
 
 def _regress(y: Vector, blocks: Vector) -> tuple[Any, Any]:
-    """Return by least squares how y depends on the arm of its block, and on the arm of the block
-    before.
+    """Return by least squares how the value of a block depends on its own arm, and how it depends
+    on the arm of the block before (the carry-over).
     """
     rises = np.diff(y)
     known = np.isfinite(rises)
@@ -377,11 +385,11 @@ def left_in_units(y: Vector, treated: NDArray[np.bool_], seed: int) -> tuple[flo
 
 
 def _regress_units(y: Vector, *causes: Vector) -> Vector:
-    """Return by least squares the effect of each cause, after removing a level for each unit and
-    block.
+    """Return by least squares the effect of each cause on the values y, after the mean of each unit
+    and of each block is removed.
 
-    causes: tables with a row for each block and a column for each unit; or stacks of tables, with
-    a result for each.
+    causes: tables with a row for each block and a column for each unit; or stacks of tables, with a
+    result for each.
     """
     rest = [_centred(each) for each in causes]
     of_all = np.stack([each.reshape(*each.shape[:-2], -1) for each in rest], axis=-2)
@@ -400,7 +408,8 @@ def _centred(values: Vector) -> Vector:
 
 
 def growth_p(first: Vector, second: Vector, seed: int) -> float:
-    """Return the p-value for an effect that is larger in the second half of the blocks.
+    """Return the p-value for the claim that an effect is larger in the second half of the blocks
+    than in the first: small if it is.
 
     If the effect has no delay, its two halves differ only by noise, whose sign the random
     assignment decides.
@@ -426,10 +435,10 @@ def detectable(deviation: float, pairs: int, metrics: int) -> float:
 
 
 def floor(aa: Effect, pairs: int) -> float:
-    """Return how far apart the means of this many pairs of equal arms may lie; aa: the A/A phase.
+    """Return the A/A floor: how far apart the means of this many pairs may lie although the arms
+    are equal. aa: the result of the A/A phase, in which they are.
 
-    This is the difference in that phase, plus the spread around it that 95 % of runs do not
-    exceed.
+    This is the difference in that phase, plus the spread around it that 95 % of runs do not exceed.
     """
     spread = stats.t(aa.pairs - 1).ppf(1 - ALPHA / 2) * aa.deviation / pairs**0.5
     return abs(aa.estimate) + float(spread)
@@ -441,7 +450,9 @@ def binomial_tail(hits: int, number: int) -> float:
 
 
 def binomial_tail_of(hits: int, number: int, rate: float) -> float:
-    """Return the probability of this many hits or more in `number` trials, at this rate."""
+    """Return the probability of at least `hits` hits in `number` trials, each of which hits with
+    the probability `rate`.
+    """
     return float(stats.binom.sf(hits - 1, number, rate))
 
 

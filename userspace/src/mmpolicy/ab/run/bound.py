@@ -22,8 +22,9 @@ LEASE_S = 10.0  # renew() checks the binding four times in this many seconds
 
 
 class Bound(Changes):
-    """Binds and unbinds one service. The kernel has no lease and no experiment for this run: their
-    expiry would leave the service at stock, while the run must end with the service bound.
+    """Binds one service to its profile in blocks of the treatment, and unbinds it in blocks of the
+    control. The kernel has no lease and no experiment for such a run: their expiry would leave the
+    service at stock, while the run must end with the service bound.
 
     note: called with the id of the cgroup before the service is unbound, and with 0 after the
     service is bound again.
@@ -73,8 +74,8 @@ class Bound(Changes):
             )
 
     def restore(self) -> str:
-        """Bind the service again; return a warning, or "". It stays as it is if the service has
-        ended or another command has bound it.
+        """Bind the service again at the end of the run; return a warning, or "". If the service has
+        ended, or another command has bound it, leave it as it is.
         """
         if self._bound:
             return ""
@@ -91,8 +92,9 @@ class Bound(Changes):
 
 
 def bind_again(tree: Tree, number: int, scope: Scope, profile: str) -> str:
-    """Bind a cgroup again after a block at stock; return "", or why that is not possible. number:
-    id of the cgroup before the block.
+    """Bind a cgroup again that was unbound for a block at stock; return "", or as text why that is
+    not possible. number: id of the cgroup before that block. A service that has restarted has
+    another id.
     """
     if scope.now() != str(number):
         return f"the service of cgroup {scope.path} was stopped or restarted"

@@ -17,7 +17,9 @@ from mmpolicy.host.step import Step
 
 
 class Changes:
-    """Combines the policies and the knobs of a run: each method acts on both."""
+    """Switches a run between its arms: each method acts on the policies of the module and on the
+    knobs of the kernel.
+    """
 
     def __init__(self, policies: PolicyArms | None, knobs: Knobs) -> None:
         self.policies = policies
@@ -37,7 +39,9 @@ class Changes:
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Return for each arm the profile whose counters the arm has."""
+        """Return for each arm the profile in whose counters the decisions of the arm are
+        counted.
+        """
         return PROFILES if self.policies else dict.fromkeys(PROFILES, DEFAULT)
 
     @property
@@ -52,7 +56,7 @@ class Changes:
         return of_policies | {names_of(path)[0]: value for path, value in of_kernel}
 
     def rehearsal(self, unit: str) -> Iterator[Step]:
-        """Yield the writes with which the experiment begins."""
+        """Yield the writes with which the experiment would begin, for a dry run."""
         yield from self.policies.rehearsal(unit) if self.policies else ()
         yield from self.knobs.rehearsal()
 
@@ -73,14 +77,16 @@ class Changes:
             self.policies.enter(block)
 
     def renew(self) -> None:
-        """Renew the leases; raise StoppedError if another process has changed the state."""
+        """Renew the leases of the module and of the watchdog; raise StoppedError if another process
+        has changed the settings of the run.
+        """
         self.knobs.renew()
         if self.policies:
             self.policies.renew()
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup of the experiment was removed; restarting: the command
-        of --at-switch may create it again.
+        """Raise StoppedError if the cgroup of the experiment was removed. restarting: True if the
+        command of --at-switch is at work, which may create the cgroup again.
         """
         if self.policies:
             self.policies.look_after(restarting)

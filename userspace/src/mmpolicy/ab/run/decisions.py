@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Count decisions of each arm's policies, and faults that were timed, to detect an arm that did
-nothing.
+"""Count the decisions of each arm's policies, and the faults that were timed, so that a report
+notices an arm whose policies did nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from mmpolicy.control.experiment import PROFILES
 from mmpolicy.control.keys import DEFAULT
 from mmpolicy.host.files import Tree
 
-# by kind ("decisions", "timed" or "missed") and arm
+# number of events, by kind of event ("decisions", "timed" faults or "missed" faults) and by arm
 Counts = dict[str, dict[str, int]]
 LEFT_ALONE = "stock"  # policy, and the counter of decisions that are left to the kernel
 NOT_DECISIONS = ("fault_", "cost_", "shadow_")  # prefixes of counters of other things
-# Counter of faults that could not be timed. It is at the point that also has the fault times.
+# Counter of page faults whose time could not be measured. It is at the same hook point as the
+# histogram of fault times.
 MISSED = "fault_missed"
 
 
 class Decisions:
-    """Reads the counters of decisions; there are none without debugfs."""
+    """Reads how many decisions the policies of each arm have made. Without debugfs there are no
+    counters to read.
+    """
 
     def __init__(self, tree: Tree, arms: Mapping[str, Settings], timing: bool) -> None:
         self.tree = tree
@@ -34,7 +37,9 @@ class Decisions:
         }
 
     def read(self) -> Counts:
-        """Return the counts since the module was loaded; {} without debugfs."""
+        """Return the counts of decisions and fault times since the module was loaded; {} without
+        debugfs.
+        """
         if not self.tree.is_dir(COUNTERS):
             return {}
         found: Counts = {"decisions": {}}
@@ -49,8 +54,8 @@ class Decisions:
         return found
 
     def _decided(self, arm: str) -> Iterator[int]:
-        """Yield numbers of decisions at the points of an arm. A point of the whole host counts in
-        the default profile.
+        """Yield the number of decisions at each point of an arm. A point that exists only in the
+        default profile, for the whole host, is read there.
         """
         for point in sorted(self.points[arm]):
             own = self.tree.is_dir(f"{COUNTERS}/{PROFILES[arm]}/{point}")

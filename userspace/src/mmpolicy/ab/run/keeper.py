@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0
-"""Change knobs of the kernel for a time: save their values, and restore them."""
+"""Change knobs of the kernel for the time of a run: save their former values, and restore them at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,13 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.knobs import Values, checked, names_of, read_knob, read_knobs
 from mmpolicy.host.step import Step
 
-# Passes over the knobs that are written: one knob may change another, which is then written again.
+# Most passes in which knobs are written. The kernel may change one knob when another is written, so
+# the next pass writes the knobs that differ again.
 ROUNDS = 3
 
 
 class Keeper:
-    """Changes knobs, and keeps their former values.
+    """Writes knobs of the kernel for a run, and keeps their former values to restore them.
 
     The kernel may change further knobs together with one, such as min_free_kbytes with the size of
     huge pages. To find them, learn() reads all knobs before and after; they are restored, too.
@@ -59,7 +62,7 @@ class Keeper:
         self.tree.keep(RECOVERY, json.dumps(kept))
 
     def rehearsal(self) -> Iterator[Step]:
-        """Yield the writes that back() would make."""
+        """Yield the writes with which back() would restore the knobs, for a dry run."""
         now = self._now()
         for path, value in self.before.items():
             yield Step(path, value, now[path], value)
@@ -68,7 +71,9 @@ class Keeper:
         return {path: read_knob(self.tree, path) for path in sorted(self.before)}
 
     def check(self) -> None:
-        """Raise StoppedError if another program has changed one of these knobs."""
+        """Raise StoppedError if another program has written one of the knobs that this run has
+        changed.
+        """
         others = {path: now for path, now in self._now().items() if now != self.ours[path]}
         if others:
             raise StoppedError(
@@ -88,7 +93,9 @@ class Keeper:
             self._write_recovery_file()
 
     def go(self, wanted: Values) -> None:
-        """Write knobs, with the recovery file before and after, so that a kill loses no value."""
+        """Write knobs. The recovery file, with the values to restore, is written before and after
+        it, so that a kill in between loses none of them.
+        """
         self.check()
         self.wanted = wanted
         self._write_recovery_file()
@@ -106,7 +113,8 @@ class Keeper:
     def _settle(self, wanted: Values) -> tuple[list[Error], Values]:
         """Write the knobs that differ from `wanted`, in ROUNDS passes.
 
-        Return the errors of the last pass, and the knobs that other programs have set, which stay.
+        Return the errors of the last pass, and the knobs that other programs have set, which keep
+        their values.
         """
         for _ in range(ROUNDS):
             failed: list[Error] = []
@@ -119,9 +127,10 @@ class Keeper:
         return failed, others
 
     def _set(self, path: str, value: str) -> Values:
-        """Write a knob, and note which further knobs the kernel has changed with it.
+        """Write a knob, and note which further knobs the kernel has changed with it; return {}.
 
-        If another program has set the knob, write nothing, and return path and value of it.
+        If another program has set the knob, leave it, and return its path with that program's
+        value.
         """
         before = self._now()
         if before[path] == value:

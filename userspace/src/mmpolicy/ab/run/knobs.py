@@ -17,7 +17,9 @@ from mmpolicy.host.step import Step
 
 
 class Knobs:
-    """The knobs of an experiment. A watchdog process writes them, so that it can restore them."""
+    """The knobs of the kernel that the arms of an experiment set. A watchdog process writes them,
+    so that it can restore them if the run is killed.
+    """
 
     def __init__(
         self, tree: Tree, before: Values, arms: dict[str, Values], lease_s: float, tell: Tell,
@@ -41,7 +43,7 @@ class Knobs:
                 )
 
     def rehearsal(self) -> Iterator[Step]:
-        """Yield the writes that would be made for each arm in turn."""
+        """Yield the writes that a run would make to enter each arm in turn, for a dry run."""
         now = dict(self.before)
         for number, arm in enumerate(self.arms.values()):
             for path, value in arm.items():

@@ -14,12 +14,16 @@ from mmpolicy.control.experiment import LIVE
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 
-EVERY_S = 1.0  # seconds between two writes if only the remaining time or guards' values change
+# If only the remaining time or values of guards change, the file with the live state is written at
+# most once in this many seconds.
+EVERY_S = 1.0
 READABLE = 0o644
 
 
 class Live:
-    """Writes the file when the state changes, and at least once in EVERY_S."""
+    """Publishes the state of a run in a file, for other commands: when the state changes, and at
+    least every EVERY_S seconds.
+    """
 
     def __init__(self, tree: Tree, about: Mapping[str, Any]) -> None:
         self.tree = tree
@@ -28,10 +32,10 @@ class Live:
         self.next = 0.0
 
     def tell(self, now: float, **what: Any) -> None:
-        """Update the state, and write it to the file if it is due.
+        """Update the published state of a run, and write it to the file if it is due.
 
-        now: seconds since the run began. what: fields of the state. Changes of the remaining time
-        and of guards' values alone wait for the next EVERY_S.
+        now: seconds since the run began. what: fields of the state. If only the remaining time or
+        values of guards have changed, the write waits until EVERY_S seconds have passed.
         """
         changed = any(self.told.get(name) != value for name, value in what.items()
                       if name not in ("left_s", "guards"))  # fmt: skip

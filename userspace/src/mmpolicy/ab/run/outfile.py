@@ -13,7 +13,9 @@ from mmpolicy.host.disk import KEEP_REMEDIES
 
 
 def is_empty(path: Path) -> bool:
-    """Return whether a file has no sample, as its run failed early: it may then be replaced."""
+    """Return whether a samples file has no sample because its run failed early. Such a file may be
+    replaced by that of a new run.
+    """
     try:
         return [json.loads(line)["kind"] for line in path.open()] == ["header", "end"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -21,8 +23,8 @@ def is_empty(path: Path) -> bool:
 
 
 class OutFile:
-    """A new output file. It never ends with a part of a line: if the disk is full, the part is
-    removed again.
+    """A new samples file of a run. It never ends in the middle of a line: if the disk is full, the
+    beginning of the line is removed again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +39,9 @@ class OutFile:
         self._starts: list[int] = []  # offset of each line in the file, in bytes
 
     def write(self, line: str) -> None:
-        """Append a line; raise an error if the disk has no room for all of it."""
+        """Append a line. If the disk has no room for all of it, remove what was written of it, and
+        raise an error.
+        """
         start = os.lseek(self._file, 0, os.SEEK_END)
         data = line.encode()
         try:

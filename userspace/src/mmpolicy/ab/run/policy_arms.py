@@ -31,7 +31,8 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.step import Step
 
-# percentage of treated units in a block, by its arm; "": a block of split, which has both arms
+# Percentage of treated units in a block, by the arm of the block. The key "" stands for a block of
+# split, which runs both arms at once.
 SHARES = {"": "50", "control": "0", "treatment": "100"}
 
 
@@ -46,7 +47,9 @@ class StoppedError(Exception):
 
 
 class PolicyArms:
-    """The experiment in the module. Each step writes the differences from one state to the next."""
+    """Sets up the experiment in the kernel module and switches its arms. Each step writes only the
+    settings that differ from those before.
+    """
 
     def __init__(
         self, tree: Tree, arms: dict[str, Settings], lease_ms: int, scope: Scope, timing: bool
@@ -59,7 +62,8 @@ class PolicyArms:
         self.before = self.state = read_state(tree)
         self.fresh: Settings = {}  # the settings that a new profile has
         self.units: dict[str, str] = {}  # the arm of each cgroup in this block of split
-        self.drawn: dict[int, int] = {}  # seed of a block -> seed that gives each arm equal shares
+        # seed of a block -> a seed with which the kernel gives each arm the same share of units
+        self.drawn: dict[int, int] = {}
         self.levels = (10, 90)  # percentages of treated units in the phase "saturation": few, many
         self._check()
 
@@ -101,8 +105,8 @@ class PolicyArms:
         self.scope.refuse_bound(self.before)
 
     def foundation(self, unit: str) -> State:
-        """Return the state at the beginning: both arms have empty profiles, the lease is set, and
-        the experiment is still disabled.
+        """Return the state of the module at the beginning of the run: each arm has an empty
+        profile, and the lease is set, but the experiment is still disabled.
         """
         state: State = self.before | {Profile(name): "" for name in PROFILES.values()}
         state |= {CONTROL_ARM: PROFILES["control"], TREATMENT_ARM: PROFILES["treatment"]}
@@ -111,7 +115,7 @@ class PolicyArms:
         return state | {UNIT: unit, SCOPE: self.scope.number, LEASE: str(self.lease_ms)}
 
     def rehearsal(self, unit: str) -> Iterable[Step]:
-        """Return the writes with which the experiment would begin."""
+        """Return the writes with which the experiment would begin, for a dry run."""
         state: State = self.foundation(unit) | {ENABLED: "1"}
         for arm, profile in PROFILES.items():
             state |= {
@@ -129,8 +133,8 @@ class PolicyArms:
         self.fresh = {key.of(DEFAULT): value for key, value in fresh.items()}
 
     def go(self, state: State) -> None:
-        """Write the differences to a new state. If the kernel refuses a write, read the state that
-        it has, and raise the error.
+        """Write the settings that differ between the present state of the module and a new one. If
+        the kernel refuses a write, read the state that it has now, and raise the error.
         """
         try:
             for write in plan(self.state, state):
@@ -141,8 +145,8 @@ class PolicyArms:
         self.state = state
 
     def host_settings(self, arm: str) -> State:
-        """Return an arm's settings for points of the whole host. They are settings of the default
-        profile, as only it has these points.
+        """Return an arm's settings for points that apply to the whole host. They are keys of the
+        default profile, as only it has these points.
         """
         keys = {key for each in self.arms.values() for key in each} - set(self.fresh)
         return {
@@ -160,8 +164,8 @@ class PolicyArms:
         self.go(state)
 
     def enter(self, block: Block) -> None:
-        """Begin a block: set the share of treated units, or the settings of the whole host, and
-        enable the experiment.
+        """Begin a block and enable the experiment. The block sets the percentage of treated units
+        and, in switchback, the settings of the points that apply to the whole host.
         """
         state: State = self.state | {PERCENT: SHARES[block.arm], ENABLED: "1"}
         if block.phase == SATURATION or not block.arm:
@@ -172,10 +176,10 @@ class PolicyArms:
         self.go(state)
 
     def _draw(self, block: Block, state: State) -> None:
-        """Put seed and share of treated units for a block of split into `state`.
+        """Put seed and percentage of treated units for a block with both arms into `state`.
 
-        In the phase "saturation", the few treated units are also among the many, so only the share
-        of treated units differs.
+        In the phase "saturation", the few treated units are also among the many, so only the
+        percentage of treated units differs.
         """
         if self.host_settings("control") != self.host_settings("treatment"):
             text = (
@@ -199,7 +203,8 @@ class PolicyArms:
         """Renew the lease; raise StoppedError if the lease has expired, or if another command has
         ended the experiment.
         """
-        # read this before the state, which shows a lease that expires between the two reads
+        # Read `enabled` before the state: if the lease expires between the two reads, the state
+        # shows it, and is not taken for the work of another command.
         enabled = self.tree.read(ENABLED.path)
         if check_loaded(self.tree) == "expired":
             text = (
@@ -212,8 +217,8 @@ class PolicyArms:
         self.tree.write(LEASE.path, str(self.lease_ms))
 
     def look_after(self, restarting: bool) -> None:
-        """Raise StoppedError if the cgroup was removed. With restarting, its service may be
-        starting again: continue with the new cgroup as soon as it exists.
+        """Raise StoppedError if the cgroup of the experiment was removed. If restarting is True, a
+        command is restarting the service: continue with its new cgroup as soon as that exists.
         """
         if not self.scope.gone:
             return
@@ -228,14 +233,18 @@ class PolicyArms:
             self.go(self.state | {SCOPE: again.number})
 
     def halt(self) -> None:
-        """Disable the experiment, and with it both arms, before the rollback reads the state."""
+        """Disable the experiment, so that both arms are at stock before the rollback reads the
+        state.
+        """
         host = settings_of(self.before, DEFAULT)
         if self.state[ENABLED] == "1":
             self.go(self.state | host | {ENABLED: "0"})
             self.tree.write(LEASE.path, str(self.lease_ms))  # this leaves time for the rollback
 
     def way_back(self) -> list[Write]:
-        """Return the writes that undo the experiment; changes by other processes stay."""
+        """Return the writes that restore the module's state from before the run. A setting that
+        another process has changed meanwhile is left as it is.
+        """
         now = read_state(self.tree)
         target, conflicts = undo(StateChange(self.before, self.state), now)
         for key in conflicts:

@@ -31,7 +31,9 @@ from mmpolicy.errors import Error, Exit, pick
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 
-LEAST_UNITS, FEW_UNITS = 2, 20  # cgroups: an error below the first, a warning below the second
+# Fewest cgroups in a split run: below LEAST_UNITS it is refused, below FEW_UNITS it prints a
+# warning.
+LEAST_UNITS, FEW_UNITS = 2, 20
 
 
 def check_sources(
@@ -55,8 +57,8 @@ def check_sources(
 
 
 def _check_counter(tree: Tree, source: Arm) -> None:
-    """Raise an error if the module does not have a counter. Counters of 0 are listed, too, so the
-    check is reliable before the run.
+    """Raise an error if the module does not have the counter of a source. The module lists counters
+    of 0, too, so a missing name shows a mistake already before the run.
     """
     names: Iterable[str] = read_counters(tree, DEFAULT, source.point)[source.point]
     if isinstance(source, ArmTimes):
@@ -135,8 +137,8 @@ def check_units(scope: Scope, metrics: Sequence[Metric], unit: str) -> Iterator[
 
 
 def first_look(host: Host, guards: Sequence[Guard]) -> None:
-    """Raise an error if a guard is broken already. A guard on a rate needs samples for this, which
-    takes WINDOW_S.
+    """Raise an error if a guard is broken before the run begins. A guard on a rate needs several
+    samples for this, so the check takes WINDOW_S seconds.
 
     Guards on the arms are not checked here: their counters exist only during the run.
     """
@@ -157,8 +159,8 @@ def first_look(host: Host, guards: Sequence[Guard]) -> None:
 
 
 def check_commands(metrics: Sequence[Metric], at_switch: str | None) -> None:
-    """Raise an error if a command does not exist. Only a command that begins with a plain word can
-    be checked.
+    """Raise an error if a command of the options does not exist. This can be checked only if the
+    command line begins with a plain word, not with shell syntax.
     """
     sources = [each for each in all_sources(metrics) if isinstance(each, Command)]
     for command in [each.command for each in sources] + [at_switch] * bool(at_switch):

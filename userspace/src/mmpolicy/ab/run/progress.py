@@ -14,7 +14,7 @@ def clock(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come when a block has ended."""
+    """The progress of a run at the end of a block."""
 
     done: int  # blocks
     total: int

@@ -42,27 +42,32 @@ IDLE_PAIRS = 3  # a warning is printed if a policy has decided nothing in this m
 
 
 def utc_now() -> str:
-    """Return the time of day in UTC, by which blocks of several hosts can be compared."""
+    """Return the time of day in UTC as text. By it, blocks that ran on different hosts can be
+    compared.
+    """
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
 
 @dataclass(frozen=True)
 class Length:
-    """The length of a run, or the rule for it; fixed before the first block with the treatment."""
+    """The number of pairs of a run, or the rule that decides it. It is fixed before the first block
+    with the treatment.
+    """
 
     aa_pairs: int
     pairs: int  # number of pairs; if the run may end earlier, the most pairs
     # change in percent to find; if not 0, the sizes of the differences decide the number of pairs
     detect: float = 0.0
     anytime: bool = False  # end as soon as the result is clear, by a test that is valid at any look
-    # if set, a phase "saturation" follows: percentages of treated units, few and many
+    # if set, a phase "saturation" follows the A/B phase; the two numbers are its percentages of
+    # treated units, few and many
     saturation: tuple[int, int] | None = None
     stretches: bool = True  # whether to add pairs if some are lost
 
     @property
     def way(self) -> str:
-        """Return the name of the rule for the length, as the header has it: "" is a fixed
-        length.
+        """Return the name of the rule for the length as it stands in the header of the samples
+        file: "anytime", "size", or "" for a fixed length.
         """
         return "anytime" if self.anytime else "size" if self.detect else ""
 
@@ -145,7 +150,9 @@ class Runner:
         return self.host.clock() - self.began
 
     def tick(self) -> None:
-        """Do what is due: renew the lease, check guards and signals, show the remaining time."""
+        """Do what is due during a run: renew the leases of the settings, check guards and signals,
+        publish the state, show the remaining time.
+        """
         if self.host.clock() >= self.renew_at:
             self.changes.renew()
             self.renew_at = self.host.clock() + self.changes.lease_ms / 4000
@@ -155,15 +162,15 @@ class Runner:
         self._tell_others()
 
     def _tell_others(self) -> None:
-        """Write the state of the run for other commands."""
+        """Publish the state of the run in a file for other commands, such as `ab status`."""
         if self.block:
             measured = self.now() - self.block_began >= self.design.washout_s
             told = {**place_of(self.block), "blocks": self.blocks(), "measured": measured}
             self.live.tell(self.now(), **told, left_s=self.left(), guards=dict(self.watch.last))
 
     def look(self) -> None:
-        """Raise StoppedError if the run has to end: after a signal, for a reason of the caller, or
-        because a guard is broken.
+        """Raise StoppedError if the run has to end: after a signal, for a reason that the caller
+        gives, or because a guard is broken.
         """
         if self.caught:
             raise StoppedError("interrupted", f"by {signal.Signals(self.caught[0]).name}")
@@ -175,7 +182,7 @@ class Runner:
                 raise StoppedError("guard", *broken)
 
     def left(self) -> float:
-        """Return how many seconds the run will still take."""
+        """Return how many seconds the run is still expected to take."""
         rest = (self.blocks() - self.begun) * self.design.block_s
         here = self.block_began + self.design.block_s - self.now() if self.begun else 0.0
         return rest + max(here, 0.0)
@@ -205,7 +212,9 @@ class Runner:
                 place = f", in {where['arm'] or 'both arms'}, block {where['block']}"
                 reason = err.reason + place * (err.status == "guard")
                 end = {"status": err.status, "reason": reason, **where}
-            except Exception as err:  # any exception: restore the state, then raise it elsewhere
+            # An exception of any kind must not prevent that the state is restored; the caller
+            # raises it afterwards.
+            except Exception as err:
                 reason = err.message if isinstance(err, Error) else f"{type(err).__name__}: {err}"
                 end, self.failure = {"status": "failed", "reason": reason}, err
             finally:
@@ -214,8 +223,8 @@ class Runner:
                 self.out.write_last(line_of("end", end))
 
     def _where(self, arm: str) -> dict[str, Any]:
-        """Return block, phase and arm at this moment. Blocks of the A/A phase belong to the
-        control; arm: the arm to report for a block that has both.
+        """Return block, phase and arm at this moment. A block of the A/A phase belongs to the
+        control, and a block with both arms to the given arm.
         """
         if not self.block:
             return {"block": None, "phase": "", "arm": ""}
@@ -255,7 +264,9 @@ class Runner:
                 self._block(block)
 
     def _is_last(self, block: Block) -> bool:
-        """Return whether this block is the last one of the A/B phase; decided after each pair."""
+        """Return whether this block is the last one of the A/B phase. The answer can be True only
+        at the end of a pair.
+        """
         number = block.number - self.length.aa_pairs * self.design.blocks_of_pair + 1
         done, rest = divmod(number, self.design.blocks_of_pair)
         need = inf if rest else self._needed(done)
@@ -268,8 +279,8 @@ class Runner:
         return True
 
     def _needed(self, done: int) -> float:
-        """Return how many pairs the rule for the length requires, given the first `done` pairs;
-        infinite if it cannot say yet.
+        """Return how many pairs the rule for the length requires, judged by the first `done` pairs;
+        infinite if they do not tell yet.
         """
         length = self.length
         if not length.way and done < length.pairs:
@@ -329,8 +340,8 @@ class Runner:
             self.restarting = False
 
     def _tell_of_idleness(self, block: Block) -> None:
-        """Print a warning after IDLE_PAIRS pairs if an arm is idle, or a metric looks like a
-        counter without /s: the result would be in doubt.
+        """After IDLE_PAIRS pairs, print a warning if the policies of an arm have decided nothing,
+        or if a metric without /s looks like a counter: either puts the result in doubt.
         """
         if self.told or block.pair != IDLE_PAIRS:
             return

@@ -16,12 +16,14 @@ from mmpolicy.host.cgroups import cgroup_id, cgroup_paths, find_bindable
 from mmpolicy.host.files import Tree
 
 HOST = "/"
-NOWHERE = "0"  # as the id of a cgroup: the kernel takes 0 for the whole host
+NOWHERE = "0"  # the id that stands for no cgroup: the kernel takes 0 for the whole host
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The cgroup of an experiment: its path below the mount, and its id when the run began."""
+    """The cgroup that an experiment is limited to: its path below the cgroup mount, and its id when
+    the run began. The defaults mean the whole host.
+    """
 
     tree: Tree
     path: str = HOST
@@ -35,7 +37,9 @@ class Scope:
 
     @property
     def gone(self) -> bool:
-        """Return whether the cgroup was removed; a new one with its path has another id."""
+        """Return whether the cgroup was removed. If it was created again, its path is the same, but
+        its id differs, so it counts as removed.
+        """
         return self.now() != self.number
 
     def again(self) -> Scope:
@@ -43,8 +47,8 @@ class Scope:
         return replace(self, number=self.now())
 
     def units(self, state: State) -> dict[str, int]:
-        """Return path and id of each cgroup that is a unit: it has processes, and no binding
-        applies to it.
+        """Return path and id of each cgroup that takes part as a unit: it has processes, and no
+        binding applies to it.
         """
         return units_of(self.tree, self.path, [path for path, _ in self._bound(state)])
 
@@ -63,7 +67,9 @@ class Scope:
                 )
 
     def warnings(self, state: State) -> Iterator[str]:
-        """Yield a warning for each bound cgroup inside the scope: it takes no part in the run."""
+        """Yield a warning for each cgroup inside the scope that is bound to a profile: such a
+        cgroup takes no part in the experiment.
+        """
         for path, profile in self._bound(state):
             if PurePosixPath(path).is_relative_to(self.path):
                 yield (

@@ -18,10 +18,11 @@ from mmpolicy.errors import Error
 from mmpolicy.host.cgroups import cgroup_folder, cgroup_paths
 from mmpolicy.host.files import Tree
 
-SALT = 0x6D6D706F6C696379  # second half of the hash key, as in the kernel
+# second half of the key with which units are hashed, equal to that in the kernel module
+SALT = 0x6D6D706F6C696379
 MASK = 2**64 - 1
 START = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
-SHARES = 10_000  # the hash modulo this number is compared with the share of treated units
+SHARES = 10_000  # the hash of a unit modulo this number decides whether the unit is treated
 # Most hashes that balanced() computes for one block; they take a fifth of a second.
 MOST_HASHES = 5_000
 
@@ -62,7 +63,7 @@ def arms_of(units: Mapping[str, int], seed: int, percent: int = 50) -> dict[str,
 
 
 def balanced(units: Mapping[str, int], seed: int, percent: int = 50) -> int:
-    """Return a seed for the kernel that treats this percentage of the units.
+    """Return a seed with which the kernel treats this percentage of the units.
 
     It is the first seed of a random sequence that treats exactly this percentage. If there are too
     many units to search for that, it is the best one found. If half of the units are treated,

@@ -24,7 +24,8 @@ from mmpolicy.figures import figure
 
 LARGEST = 1 << 17  # most bytes of a message
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE)
-POLL_S = 0.2  # seconds between two polls of the command while the watchdog works on a request
+# seconds between two checks, while the watchdog works on a request, whether the run has to end
+POLL_S = 0.2
 GONE = (
     "the watchdog process of the experiment has ended: it has restored the knobs after "
     "--lease without a report, or it was killed"
@@ -36,7 +37,9 @@ Look = Callable[[], None]
 
 
 def _answer(keeper: Keeper, request: Message) -> Message:
-    """Carry out a request in the watchdog; return its answer: {} or an error."""
+    """Carry out a request in the watchdog process, and return the answer to send back: {} if it
+    succeeded, or the error.
+    """
     try:
         if "learn" in request:
             keeper.learn(request["learn"])
@@ -53,8 +56,8 @@ def _answer(keeper: Keeper, request: Message) -> Message:
 
 
 def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> None:
-    """Answer requests until one asks for the end, the command ends, or no request arrives for
-    lease_s seconds; then restore the knobs.
+    """Be the loop of the watchdog process: answer requests until one asks for the end, the
+    command's process ends, or no request arrives for lease_s seconds. Then restore the knobs.
     """
     wire.settimeout(lease_s)
     why = "was killed"
@@ -76,7 +79,9 @@ def _serve(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> N
 
 
 def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> NoReturn:
-    """Be the watchdog process. Signals to the command's process group or terminal do not end it."""
+    """Run the watchdog process, which never returns. Signals to the process group or the terminal
+    of the command do not end it.
+    """
     try:
         os.setsid()
         for number in IGNORED:
@@ -91,8 +96,9 @@ def _live(keeper: Keeper, wire: socket.socket, lease_s: float, tell: Tell) -> No
 
 
 class Watchdog:
-    """The watchdog, as the command sees it. The process inherits the lock of experiments, so that
-    no other experiment starts before the knobs are restored.
+    """The command's connection to the watchdog process, which writes the knobs. That process
+    inherits the lock of experiments, so that no other experiment starts before the knobs are
+    restored.
     """
 
     def __init__(
@@ -110,7 +116,9 @@ class Watchdog:
         self.wire.settimeout(POLL_S)
 
     def ask(self, request: Message) -> Message:
-        """Let the watchdog carry out a request; return its answer, or raise its error here."""
+        """Send a request to the watchdog, which carries it out; return its answer. If it fails,
+        raise the error of the watchdog in this process.
+        """
         try:
             self.wire.send(json.dumps(request).encode())
             text = self._answer()
@@ -127,8 +135,8 @@ class Watchdog:
         return answer
 
     def _answer(self) -> bytes:
-        """Wait for the answer. If the run has to end, or the watchdog does not answer within the
-        lease, kill the watchdog, as it is stopped or stuck in a write.
+        """Wait for the answer of the watchdog. If the run has to end, or no answer comes within the
+        lease, kill the watchdog: it is stopped, or stuck in a write.
         """
         end = monotonic() + self.lease_s
         while True:
@@ -154,8 +162,8 @@ class Watchdog:
         self.wire.close()
 
     def end(self) -> str:
-        """Let the watchdog restore the values and end; return a warning, or "". If it was killed,
-        restore the values here.
+        """Let the watchdog process restore the knobs and end; return a warning, or "". If it was
+        killed, restore them in this process.
         """
         try:
             note: str = self.ask({"end": True})["note"]
