@@ -313,7 +313,7 @@ def test_revert_after_a_boot_or_with_a_damaged_file(run: Run, tree: FakeTree) ->
     line = tree.read(JOURNAL).splitlines()[-1]
     tree.put("/proc/sys/kernel/random/boot_id", "another")
     assert "change 1, 'set' of 20" in run("revert").err
-    assert "was made before the boot" in run("revert").err
+    assert "was made before the last boot" in run("revert").err
     other = json.dumps(json.loads(line) | {"version": 3})
     assert json.loads(line)["version"] == 2
     for text in ("{", "[]", "{}", "7", other, f"{line}\n{line[:-9]}"):
