@@ -118,7 +118,7 @@ def main(argv: list[str]) -> None:
     wanted = [arm for arm in ARMS if arm.name in (chosen.arm or [arm.name])]
     for program in programs:
         for arm in wanted:
-            if not missing(results, arm, [program]):
+            if not missing(results, arm, [program], "faults"):
                 continue
             with new_guest("cloud", mem=MEM, cpus=2) as guest:
                 results.about["kernel"] = must(guest, "uname -r").strip()

@@ -135,9 +135,11 @@ TITLES = {
 }
 
 
-def missing(results: Results, arm: Arm, programs: Sequence[Program]) -> list[Program]:
-    """Return the programs that have not run in an arm yet."""
-    return [each for each in programs if results.find(arm.name, each.name, "faults") is None]
+def missing(
+    results: Results, arm: Arm, programs: Sequence[Program], key: str = "ticks"
+) -> list[Program]:
+    """Return the programs of which an arm has no sample with this figure yet."""
+    return [each for each in programs if results.find(arm.name, each.name, key) is None]
 
 
 def only(results: Results, arms: Sequence[str]) -> Results:
