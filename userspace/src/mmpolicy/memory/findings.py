@@ -54,7 +54,7 @@ HUGE_ORDER, SIZE_ORDER = 9, 4
 # If at least this share of a process's faults get 2 MB pages, the clearing of these pages explains
 # its kernel time.
 CLEARING = 0.2
-SINGLE = "by the cost of single pages, measured now; mmpolicy calibrate measures all sizes"
+SINGLE = "single pages, measured now; mmpolicy calibrate measures all sizes"
 GAIN = "17 programs measured with these sizes took 4 to 20 % less CPU time"
 SERVICE = re.compile(r".*\.service")
 # A service with more memory than this gets a line even without a finding, as users ask about it.
@@ -324,7 +324,7 @@ def _sizes(host: Evidence, wasteful: Sequence[Row]) -> Iterator[Finding]:
 
 def _of_a_cpu(costs: Calibration, percent: float) -> str:
     gain = f"for which larger folios save at most {figure(percent, 2)} % of a CPU"
-    return gain if costs.has_folios else f"{gain} ({SINGLE})"
+    return gain if costs.has_folios else f"{gain} (by the cost of {SINGLE})"
 
 
 def _own_sizes(who: str, what: str, gain: float, off: Sequence[str]) -> Finding:

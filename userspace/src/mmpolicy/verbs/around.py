@@ -15,7 +15,7 @@ from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.findings import Evidence, Module, find
+from mmpolicy.memory.findings import SINGLE, Evidence, Module, find
 from mmpolicy.memory.survey import Survey
 from mmpolicy.render import emit, own_line, progress_line
 from mmpolicy.verbs.here import without_module
@@ -81,7 +81,7 @@ def fault_costs(host: Host) -> tuple[Calibration, str]:
     with own_line():
         found = measure([PAGE], lambda _size: None, lambda seconds: progress_line(
             f"measures the cost of a fault: {seconds:.0f} s", is_last=False))  # fmt: skip
-    return Calibration(found), "single pages, measured now; mmpolicy calibrate measures all sizes"
+    return Calibration(found), SINGLE
 
 
 def watch(host: Host, survey: Survey, seconds: float) -> None:
