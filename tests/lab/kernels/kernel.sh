@@ -62,16 +62,33 @@ kernel_key() {
 }
 
 # make in a kernel tree: kmake TREE ARGUMENT...
-# The compiler lists the includes of a file, so ccache need not preprocess each file first.
+# The compiler lists the includes of a file, so ccache need not preprocess each file first. Kernels
+# with and without the hooks share what ccache has: most files include both headers that differ, but
+# see the same values in them, of which the tree has a list.
 kmake() {
-	local tree=$1
+	local tree=$1 values=$1/.values
 	shift
 	[ -z "$ARCH" ] || set -- ARCH="$ARCH" CROSS_COMPILE=aarch64-linux-gnu- "$@"
-	CCACHE_DIR=$CACHE/ccache CCACHE_MAXSIZE=5G CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 \
+	[ -e "$values" ] || values=
+	CCACHE_EXTRAFILES=$values CCACHE_IGNOREHEADERS=${values:+$SAME_VALUES} \
+		CCACHE_DIR=$CACHE/ccache CCACHE_MAXSIZE=5G CCACHE_BASEDIR=$tree CCACHE_NOHASHDIR=1 \
 		CCACHE_DEPEND=1 KBUILD_BUILD_TIMESTAMP='1970-01-01 00:00:00 UTC' KBUILD_BUILD_VERSION=1 \
 		KBUILD_BUILD_USER=mmpolicy KBUILD_BUILD_HOST=mmpolicy \
 		nice make -C "$tree" -j"$(nproc)" CC="ccache ${ARCH:+aarch64-linux-gnu-}gcc" \
 		HOSTCC="ccache gcc" "$@"
+}
+
+SAME_VALUES=include/generated/autoconf.h:include/linux/gfp_types.h
+SAME_VALUES+=:./include/generated/autoconf.h:./include/linux/gfp_types.h
+
+# list_values TREE: lists what files of a configured tree can read from those headers. CONFIG_MM_POLICY
+# and the name of the bit of __GFP_ONLY_COMPACT, which Debian's source calls unused, are read by
+# files that the hooks change, and by no other.
+list_values() {
+	local bit=___GFP_ONLY_COMPACT_BIT
+	grep -v CONFIG_MM_POLICY "$1/.config"
+	sed "s/___GFP_UNUSED_BIT,.*/$bit,/; /^\(\/\*\| \*\)/d; /^#define _*GFP_ONLY_COMPACT/d" \
+		"$1/include/linux/gfp_types.h"
 }
 
 # patched_tree FLAVOR TREE: makes a tree of hard links to the source and patches it. The source
@@ -94,6 +111,7 @@ prepare_tree() {
 	[ "$flavor" = patched ] || suffix+=-$flavor
 	echo "$suffix" >"$tree/localversion"
 	configure "$flavor" "$tree"
+	list_values "$tree" >"$tree/.values"
 	touch "$tree/.prepared"
 }
 
