@@ -159,7 +159,7 @@ def bound(guest: Guest) -> int:
     return len(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_all_of_many_services(many: System) -> None:
     """When a host with many services boots, each service is bound to its profile before its first
     instruction, and no unit fails.
@@ -234,7 +234,7 @@ def check_names_of_systemd(guest: Guest) -> None:
     must(guest, "systemctl reload mmpolicy", timeout=300)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_one_file_is_damaged(many: System) -> None:
     """If one manifest is damaged, only the service that it binds loses its profile, and the verbs
     that compare the state with the manifests report the damage.
@@ -256,7 +256,7 @@ def test_one_file_is_damaged(many: System) -> None:
         many.put(path, whole)
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_the_disk_is_full(many: System) -> None:
     """If the disk is full at a boot, all services are still bound to their profiles, and mmpolicy
     reports what it could not store.
@@ -332,7 +332,7 @@ def check_two_lines(guest: Guest) -> None:
         assert {str(order): count for order, count in found.items()} == made
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_readme_look_first(plain: System) -> None:
     """The commands of README.md's first look show the waste of a program, and the command that
     frees it.

@@ -91,9 +91,8 @@ def signer(system: System, release: str) -> str:
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
-@pytest.mark.parametrize(
-    "before", [pytest.param(4, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize("before", (4, 0))
 def test_five_commands(system: System, folder: Path, before: int) -> None:
     """The five commands in docs/host.md install a signed module, which can be loaded under Secure
     Boot. After mmpolicy was removed, no file of it is left.

@@ -113,7 +113,7 @@ def test_a_buffer_that_is_pinned_stays(loaded: Guest, name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("limit_mb", (256, 1 << 20))
+@pytest.mark.parametrize("limit_mb", (pytest.param(256, marks=pytest.mark.full), 1 << 20))
 def test_a_call_on_many_page_tables(machines: Machines, limit_mb: int) -> None:
     """A call of madvise() on many page tables, in which preemption is off, takes only so many more
     instructions under `cap` than under `eager`.
@@ -168,7 +168,7 @@ def least_ticks(guest: Guest, neighbour: str) -> float:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kilobytes", (2048, 128))
+@pytest.mark.parametrize("kilobytes", (pytest.param(2048, marks=pytest.mark.full), 128))
 def test_neighbours_of_a_loop(machines: Machines, kilobytes: int) -> None:
     """A program that maps and frees memory costs little more while another program calls madvise()
     on many page tables without end.

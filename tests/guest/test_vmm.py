@@ -23,7 +23,7 @@ def started(machines: Machines, arm: str) -> dict[str, float]:
         return vmm.start_machine(guest, vmm.ARMS[arm])
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_start_does_not_stall(machines: Machines) -> None:
     """With the profile for virtual machines, a start of QEMU takes at most two thirds of the work
     that it takes at stock, and QEMU gets about as many huge pages.
