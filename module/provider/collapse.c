@@ -86,8 +86,8 @@ void mmp_collapse_later(struct vm_area_struct *vma)
 }
 
 /*
- * Looks up the addresses of the kernel functions that this file calls. Context:
- * after mmp_needs_find() and mmp_call_find().
+ * Makes the static calls of this file call the kernel functions that mmp_needs_find()
+ * and mmp_call_find() have found. Context: after these two.
  */
 void mmp_collapse_found(void)
 {

@@ -67,8 +67,9 @@ enum compact_result mmp_replace_compact(struct compact_control *cc,
 }
 
 /*
- * Looks up the kernel function that this file calls, and the offset of a
- * structure member. Context: after mmp_needs_find() and mmp_call_find().
+ * Makes the static call of this file call the kernel function that mmp_call_find() has
+ * found, and stores the offset of a structure member. Context: after mmp_needs_find()
+ * and mmp_call_find().
  */
 void mmp_compact_found(void)
 {

@@ -459,8 +459,8 @@ vm_fault_t mmp_replace_huge(struct vm_fault *vmf)
 }
 
 /*
- * Looks up the addresses of the kernel functions that this file calls. Context: after
- * mmp_needs_find() and mmp_call_find().
+ * Makes the static calls of this file call the kernel functions that mmp_needs_find()
+ * and mmp_call_find() have found. Context: after these two.
  */
 void mmp_fault_found(void)
 {

@@ -119,8 +119,9 @@ bool mmp_replace_madv_free(void *first, unsigned long start, unsigned long *end,
 }
 
 /*
- * Looks up the addresses of the kernel functions that this file calls. Context: after
- * mmp_needs_find() and mmp_call_find().
+ * Makes the static calls of this file call the kernel functions that mmp_needs_find()
+ * and mmp_call_find() have found, with the arguments that they have in this kernel.
+ * Context: after these two.
  */
 void mmp_madv_free_found(void)
 {

@@ -53,8 +53,8 @@ notrace __noendbr unsigned long mmp_ask_orders(struct vm_area_struct *vma,
 }
 
 /*
- * Looks up the kernel functions and variables that the files of the point
- * anon_order use. Context: after mmp_needs_find() and mmp_call_find().
+ * Gives the files of the point anon_order the kernel functions and variables that
+ * mmp_needs_find() and mmp_call_find() have found. Context: after these two.
  */
 void mmp_orders_found(void)
 {

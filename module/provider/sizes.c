@@ -250,8 +250,8 @@ static void khugepaged_repair(unsigned long (*of)(int mode))
 }
 
 /*
- * Looks up the kernel's variables and functions that this file uses. Context: after
- * mmp_needs_find() and mmp_call_find().
+ * Gives this file the kernel's variables and functions that mmp_needs_find() and
+ * mmp_call_find() have found. Context: after these two.
  */
 void mmp_sizes_found(void)
 {

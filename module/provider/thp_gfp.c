@@ -105,8 +105,8 @@ gfp_t mmp_replace_thp_gfp(struct vm_area_struct *vma)
 }
 
 /*
- * Looks up the addresses of the kernel functions that this file calls. Context:
- * after mmp_needs_find() and mmp_call_find().
+ * Makes the static calls of this file call the kernel functions that mmp_needs_find()
+ * and mmp_call_find() have found. Context: after these two.
  */
 void mmp_thp_gfp_found(void)
 {

@@ -491,7 +491,7 @@ def test_metrics_of_cgroups_are_read_where_these_are_mounted(
         ),
         ([*LARGE, "--guard", "vmstat.nr_mapped < 1.2.3"], 2, "not of the form METRIC < NUMBER"),
         ([*LARGE, "--guard", "vmstat.nr_mapped < nan"], 2, "not of the form METRIC < NUMBER"),
-        ([*LARGE, "--cgroup", "/"], 2, "--cgroup needs arms that set policies"),
+        ([*LARGE, "--cgroup", "/"], 2, "next: leave --cgroup out; or mmpolicy load"),
         (["--treatment", "web"], 3, "not loaded"),
     ],
 )
@@ -673,5 +673,5 @@ def test_what_knobs_alone_do_not_have(given: dict[str, Any], timing: bool, what:
     if not what:
         _check_alone(options(**given), timing)
         return
-    with pytest.raises(Error, match=f"^{what} needs arms that set policies"):
+    with pytest.raises(Error, match=f"^{what} works only with arms that set policies"):
         _check_alone(options(**given), timing)

@@ -295,7 +295,7 @@ def test_what_is_left_out_tells_a_stopped_unit_from_a_wrong_one(run: Run, host: 
         "5: redis-server.service does not run now, so it has no cgroup to bind",
     ]  # fmt: skip
     result = run("apply", str(host.real(FOLDER)))
-    assert (result.code, "start the service, or apply with --skip-missing" in result.err) == (
+    assert (result.code, "start the service, and give the command again; or" in result.err) == (
         1,
         True,
     )

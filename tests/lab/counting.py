@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from .machine import TREE
 from .programs import BenchError, must
 
 THP = "/sys/kernel/mm/transparent_hugepage"
+COMMENT = re.compile(rb"/\*.*?\*/|//[^\n]*", re.DOTALL)  # a comment of C
 CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 counted instructions)"
 
 
@@ -119,9 +121,11 @@ class Results:
 
 
 def hash_of(*folders: str) -> str:
-    """Return a hash of the contents of all files in folders of the source tree."""
+    """Return a hash of the contents of all files in folders of the source tree, without comments
+    of C.
+    """
     paths = (path for folder in folders for path in sorted((TREE / folder).rglob("*")))
-    texts = (path.read_bytes() for path in paths if path.is_file())
+    texts = (COMMENT.sub(b"", path.read_bytes()) for path in paths if path.is_file())
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 

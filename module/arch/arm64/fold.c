@@ -157,8 +157,8 @@ void mmp_replace_try_fold(struct mm_struct *mm, unsigned long addr, pte_t *ptep,
 }
 
 /*
- * Looks up the address of contpte_set_ptes(), which this file calls. Context: after
- * mmp_needs_find() and mmp_call_find().
+ * Makes the static call of this file call contpte_set_ptes(), which mmp_call_find() has
+ * found. Context: after mmp_needs_find() and mmp_call_find().
  */
 void mmp_fold_found(void)
 {

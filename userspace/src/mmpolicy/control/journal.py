@@ -54,7 +54,10 @@ class Entry:
         return ", ".join(f"{name} {number}" for name, number in self.who.items())
 
     def told(self) -> list[str]:
-        """Return one line of text for each entry that the change altered."""
+        """Return the change as lines of text: its note, if any, and one line `NAME: BEFORE ->
+        AFTER` for each key of the state that it changed. A profile that was created or deleted is
+        one line, without its settings.
+        """
         before, after = self.done
         note = "this change was interrupted; it should have made:" if self.open else self.note
         return [note] * bool(note) + [

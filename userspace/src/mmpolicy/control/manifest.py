@@ -231,17 +231,17 @@ class Manifest:
     def no_cgroup(self, key: AbsentCgroup) -> Error:
         """Return the error about a cgroup of the manifest that does not exist."""
         line, unit = self._line(("bindings", key.given)), service_of(key.given)
-        skip = "or apply with --skip-missing"
+        skip = "or give --skip-missing, which leaves it out"
         if not unit or not self._units.files:
             text = f"{line}there is no cgroup '{key.given}' to bind"
-            return Error(
-                text, Exit.FAILED, f"start the service of this cgroup, correct the path, {skip}"
-            )
+            hint = "start the service of this cgroup, or correct the path"
+            return Error(text, Exit.FAILED, f"{hint}; {skip}")
         if self._units.knows(unit):
             text = (
                 f"{line}{self._units.primary(unit)} does not run now, so it has no cgroup to bind"
             )
-            return Error(text, Exit.FAILED, f"start the service, {skip}: its next start binds it")
+            hint = "start the service, and give the command again"
+            return Error(text, Exit.FAILED, f"{hint}; {skip}")
         err = unknown_unit(self._units, unit)
         return Error(f"{line}{err.message}", Exit.FAILED, f"{err.next_step}; {skip}")
 

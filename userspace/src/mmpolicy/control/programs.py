@@ -105,9 +105,10 @@ def read_source(source: Source) -> bytes:
     """
     data = read_given_bytes(source.file)
     if digest(data) != source.sha256:
-        text = (
-            f"{source.file} has changed since it was saved in the manifest: it has another SHA-256"
+        text = f"{source.file} is not the recorded file any more: it has another SHA-256"
+        hint = (
+            f"to take the new file: mmpolicy policy load {source.file} (policy replace, if the "
+            "policy is loaded), then mmpolicy save MANIFEST"
         )
-        hint = f"to take the new file: mmpolicy policy load {source.file}, then mmpolicy save"
         raise Error(text, Exit.REFUSED, hint)
     return data

@@ -100,8 +100,11 @@ def _check_alone(given: RunOptions, timing: bool) -> None:
     """
     if given.design == "split" or given.cgroup or timing:
         what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
-        text = f"{what} needs arms that set policies of the module, and the module loaded"
-        raise Error(text, Exit.USAGE, "give --design switchback, and knobs of the kernel as arms")
+        text = f"{what} works only with arms that set policies of the module; these set none"
+        split = what == "--design split"
+        instead = "give --design switchback" if split else f"leave {what} out"
+        hint = f"{instead}; or mmpolicy load, and give arms such as anon_order=adaptive"
+        raise Error(text, Exit.USAGE, hint)
 
 
 def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: bool) -> PolicyArms:

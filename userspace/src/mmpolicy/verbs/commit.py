@@ -183,8 +183,9 @@ def change(
     origin: Origin = no_origin,
     then: Callable[[], None] = lambda: None,
 ) -> StateChange:
-    """Make all writes, or none if one fails, and record them in the journal. Return the values of
-    the settings that they change, before and after.
+    """Make all writes, or none if one fails, and record the change in the journal; raise an error
+    if a running experiment uses the settings. Return the whole state before and after the writes,
+    without what other processes change meanwhile. then: called after the journal has the change.
     """
     _mind_experiment(host, writes)
     of_units = any(isinstance(write.key, UnitBinding) for write in writes)

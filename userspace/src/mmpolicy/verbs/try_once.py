@@ -145,8 +145,12 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
             text = f"{wish.candidate} does not work on this host: {verb.why_not}"
             raise Error(text, Exit.LACKING, verb.next_step)
     if wish.candidate == "maintain" and not host.tree.is_dir(SYSTEMD):
-        text = "this host has no systemd, which runs maintain for a service"
-        raise Error(text, Exit.LACKING, "run mmpolicy maintain in the foreground instead")
+        text = (
+            "this host has no systemd, which would run mmpolicy maintain for good if the trial "
+            "keeps its result"
+        )
+        hint = f"without a trial: mmpolicy maintain {option_of(wish.cgroup)}, in the foreground"
+        raise Error(text, Exit.LACKING, hint)
     if not wish.gains:
         text = f"{wish.candidate} is kept if CPU time per unit of work falls, so it needs --work"
         hint = f"add --work METRIC, such as requests a second; mmpolicy {wish.candidate} needs none"
