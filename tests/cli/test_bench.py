@@ -499,6 +499,7 @@ def runs_of(rng: np.random.Generator, rounds: int, effect: float, spread: float)
     return found
 
 
+@pytest.mark.full
 def test_equal_arms_are_rarely_told_apart() -> None:
     """At most 5 % of benches find a false difference, whatever decides their length."""
     rng = np.random.default_rng(1)
@@ -533,6 +534,7 @@ def known_within(runs: list[dict[str, Values]], percent: float) -> Length:
     return ended(runs, Length(MOST, within=percent))
 
 
+@pytest.mark.full
 def test_what_is_known_closely_is_so() -> None:
     """The interval of --precision holds the truth in 95 %, though its width ends the bench."""
     rng = np.random.default_rng(5)
@@ -577,6 +579,7 @@ def test_what_it_is_to_find_is_found() -> None:
     assert hits >= 160
 
 
+@pytest.mark.full
 def test_stalls_that_come_late_make_it_longer() -> None:
     """With one in fifty runs that takes three times as long, 3 % are still found."""
     rng, hits, times = np.random.default_rng(7), 0, 50

@@ -6,6 +6,8 @@ from __future__ import annotations
 from random import Random
 from statistics import median
 
+import pytest
+
 from mmpolicy.memory.sample import SPOT, Places, Sample
 from mmpolicy.memory.survey import ENOUGH
 
@@ -58,6 +60,7 @@ class Synthetic:
         return empty / pages
 
 
+@pytest.mark.full
 def test_the_truth_is_within_the_error() -> None:
     """The truth is within the error for 1,000 processes of 10 MiB to 1 TB; the median width agrees
     with the documents.

@@ -127,6 +127,7 @@ def counting(machines: Machines) -> Guest:
     return guest
 
 
+@pytest.mark.full
 def test_equal_arms(counting: Guest, tmp_path: Path) -> None:
     """An experiment with the same settings in both arms finds no effect."""
     metrics = says("every_64k 4", "kb"), says("forward 4", "faults")
@@ -150,7 +151,10 @@ def test_sparse_memory(counting: Guest, tmp_path: Path) -> None:
     seen_in_a_browser(report, tmp_path / "report.html")
 
 
-@pytest.mark.parametrize(("pattern", "key"), (("forward 8 15", "ticks"), ("forward 2", "faults")))
+@pytest.mark.parametrize(
+    ("pattern", "key"),
+    (("forward 8 15", "ticks"), pytest.param("forward 2", "faults", marks=pytest.mark.full)),
+)
 def test_dense_speed(counting: Guest, tmp_path: Path, pattern: str, key: str) -> None:
     """On dense access, `adaptive` takes less than half the instructions of stock with 4 kB pages.
 

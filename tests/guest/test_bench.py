@@ -47,7 +47,7 @@ def bench(guest: Guest, *arms: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.full
 def test_a_policy_decides_for_the_command_alone(guest: Guest) -> None:
     before = must(guest, STATE)
     neighbour = guest.start(f"for i in $(seq 20); do {DENSE}; done")
@@ -70,12 +70,11 @@ def test_killed_under_a_policy(guest: Guest) -> None:
     """
     before = must(guest, STATE)
     command = "mmpolicy bench --arm anon_order=fixed --runs 1000 -- sleep 5"
-    for _ in range(3):
-        must(guest, f"{command} & until pgrep -x sleep; do sleep 0.1; done; kill -KILL $!")
-        must(guest, "for i in $(seq 600); do pgrep -x sleep || exit 0; sleep 0.1; done; exit 1")
-        gone = f"for i in $(seq 600); do [ -e {ROOT}/profiles/bench-1 ] || exit 0; sleep 0.1; done"
-        must(guest, f"{gone}; exit 1")
-        assert must(guest, STATE) == before
+    must(guest, f"{command} & until pgrep -x sleep; do sleep 0.1; done; kill -KILL $!")
+    must(guest, "for i in $(seq 600); do pgrep -x sleep || exit 0; sleep 0.1; done; exit 1")
+    gone = f"for i in $(seq 600); do [ -e {ROOT}/profiles/bench-1 ] || exit 0; sleep 0.1; done"
+    must(guest, f"{gone}; exit 1")
+    assert must(guest, STATE) == before
 
 
 @pytest.mark.full

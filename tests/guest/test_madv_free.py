@@ -98,7 +98,8 @@ def test_cap_does_not_know_yet(loaded: Guest, knobs: dict[str, int], lazy: bool)
     must(loaded, policy("cap", **knobs))
     found = ran(loaded, cases("once 16"))
     assert found["after_call"]["there"] == (found["pages"] if lazy else 0)
-    assert stats(loaded)["lazy" if lazy else "eager_unknown"] == 1
+    counts = stats(loaded)
+    assert counts["lazy" if lazy else "eager_unknown"] == 1, counts
 
 
 def test_cap_is_eager_when_memory_is_short(loaded: Guest) -> None:

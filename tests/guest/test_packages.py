@@ -306,10 +306,11 @@ def with_program(guest: Guest, system: System, flavor: str) -> Iterator[None]:
     guest.run(f"rm -rf {PINS}; {GONE}")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("with_program")
 @pytest.mark.parametrize(
     "flavor",
-    ["patched", pytest.param("cloud", marks=[pytest.mark.flavor("cloud"), pytest.mark.full])],
+    ["patched", pytest.param("cloud", marks=pytest.mark.flavor("cloud"))],
     indirect=True,
 )
 def test_upgrade(guest: Guest, flavor: str) -> None:
@@ -366,7 +367,6 @@ def as_printed(guest: Guest, commands: list[str]) -> str:
     return "".join(must(guest, each, timeout=900) for each in typed)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("with_program")
 def test_out(guest: Guest, before: set[str]) -> None:
     """The commands in README.md that remove mmpolicy remove the module and all of

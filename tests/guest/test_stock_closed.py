@@ -335,8 +335,8 @@ def functions(given: Guest, request: pytest.FixtureRequest) -> dict[str, str]:
     return functions_of(given, request.param)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("other", (pytest.param(fentry, marks=pytest.mark.full), livepatch))
+@pytest.mark.full
+@pytest.mark.parametrize("other", (fentry, livepatch))
 def test_others_came_first(given: Guest, functions: dict[str, str], other: type) -> None:
     """If another user, such as a BPF program, has hooked a function first, a policy of the
     function's hook point is refused, and no variable of the kernel changes. When the other user is

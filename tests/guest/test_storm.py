@@ -43,7 +43,7 @@ def storm(
     return seen
 
 
-@checkers("rounds", 200, kasan=20, kcsan=100)
+@checkers("rounds", 60, 200, kasan=20, kcsan=100)
 def test_storm(machines: Machines, flavor: str, rounds: int) -> None:
     """In a storm of faults by the threads of one process, with enough memory, no page has wrong
     data.

@@ -458,7 +458,7 @@ def test_coverage(counting: Guest) -> None:
 SIZES = {"2048": "", "64": " --include-madvised"}
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", ("2048", pytest.param("64", marks=pytest.mark.full)))
 def test_recommend(counting: Guest, size: str) -> None:
     """`recommend` names the wasteful service and a command, and this command has the effect that
     `recommend` predicts.
