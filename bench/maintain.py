@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from bench import THP, unwind_on_signals, with_table
 from bench.collapse import host
 from lab import counting
-from lab.guest import COMPILED, PYTHON
+from lab.guest import SCRIPT
 from lab.machine import TREE
 from lab.programs import BenchError, must, started, workload
 from mmpolicy.control.maintained import LIVE
@@ -237,8 +237,7 @@ def in_guests() -> dict[str, Any]:
     found = {}
     for enabled in ("never", "always"):
         with counting.counting_guest("cloud", "2G") as guest:
-            path = f"PYTHONPATH={TREE}:{TREE}/tests:{TREE}/userspace/src"
-            run_it = f"{path} PYTHONPYCACHEPREFIX={COMPILED} {PYTHON} -m bench maintain {GUEST}"
+            run_it = f"{SCRIPT} -m bench maintain {GUEST}"
             must(guest, f"echo {enabled} >{THP}/enabled; cd {TREE} && {run_it}", None)
             found[enabled] = json.loads(must(guest, f"cat {KEPT}"))
         counting.progress(f"{enabled}: {found[enabled]['samples'][-1]}")

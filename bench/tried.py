@@ -34,7 +34,7 @@ from bench import THP, thp_settings, unwind_on_signals, with_table
 from bench.collapse import STOPPED, memory_of
 from bench.maintain import memory_cgroups
 from lab import counting
-from lab.guest import COMPILED, PYTHON, Guest
+from lab.guest import COMPILED, SCRIPT, Guest
 from lab.machine import TREE
 from lab.programs import must, workload
 
@@ -180,9 +180,9 @@ def in_guest() -> dict[str, Any]:
     trial of `collapse`.
     """
     with Guest(series="linux-6.1", flavor="cloud", mem="2G", icount=True, swap="1G") as guest:
-        words = f"{PYTHON} -m bench.tried --here --mib 64 --block 24"
-        path = f"PYTHONPATH={SOURCES} PYTHONPYCACHEPREFIX={COMPILED} MMPOLICY_CACHE="
-        out = must(guest, f"{path}{os.environ.get('MMPOLICY_CACHE', '')} {words}", 3600)
+        cache = f"MMPOLICY_CACHE={os.environ.get('MMPOLICY_CACHE', '')}"
+        words = "-m bench.tried --here --mib 64 --block 24"
+        out = must(guest, f"{cache} {SCRIPT} {words}", 3600)
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
         return found
 

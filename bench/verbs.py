@@ -20,7 +20,7 @@ from typing import Any
 from bench import with_table
 from lab import counting
 from lab.counting import THP
-from lab.guest import COMPILED, PYTHON, Guest, by_line
+from lab.guest import COMPILED, PYTHON, SCRIPT, Guest, by_line
 from lab.machine import TREE
 from lab.policies import example, helper
 from lab.programs import BenchError, must, workload
@@ -153,8 +153,7 @@ def answers(
         found[line] = answer(status, line, output, names)
         keep(line, found[line])
 
-    path = f"PATH={helper().parent}:$PATH PYTHONPATH={TREE}/userspace/src"
-    program = f"{path} PYTHONPYCACHEPREFIX={COMPILED} {PYTHON} {TREE}/bench/typist.py"
+    program = f"PATH={helper().parent}:$PATH {SCRIPT} {TREE}/bench/typist.py"
     try:
         put = f"cat >{HERE}/lines <<'END'\n{text}\nEND\n"
         result = guest.run(f"{put}cd {HERE} && {program} <lines", LIMIT_S, sink=by_line(take))

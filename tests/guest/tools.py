@@ -14,18 +14,15 @@ import pytest
 
 from bench.anon_order import POINT, counters
 from lab.counting import THP
-from lab.guest import COMPILED, PYTHON, Guest
+from lab.guest import SCRIPT, Guest
 from lab.machine import TREE
 from lab.programs import must, ran, workload
 
-__all__ = ["POINT", "THP", "counters", "must"]
+__all__ = ["POINT", "SCRIPT", "THP", "counters", "must"]
 
 ROOT = "/sys/kernel/mmpolicy"
 TOP = "/sys/fs/cgroup/t"  # the cgroup in which tests make their cgroups
 RMDIR = f"find {TOP} -depth -type d -exec rmdir {{}} +"
-# Runs a Python script that imports mmpolicy or tests/lab; its bytecode was compiled on this
-# machine.
-SCRIPT = f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 POKE = Path(__file__).with_name("poke.py")
 KHUGEPAGED = f"{THP}/khugepaged"
 TRACING = "/sys/kernel/tracing"

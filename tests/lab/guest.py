@@ -48,11 +48,25 @@ from .machine import (
     memory,
 )
 
-__all__ = ["COMPILED", "PYTHON", "Guest", "Job", "Result", "Splat", "VmError", "cache_dir"]
+__all__ = [
+    "COMPILED",
+    "PYTHON",
+    "SCRIPT",
+    "Guest",
+    "Job",
+    "Result",
+    "Splat",
+    "VmError",
+    "cache_dir",
+]
 
 GUEST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PYTHON = cache_dir() / "venv/bin/python"  # runs the command, in guests too
 COMPILED = cache_dir() / "pyc"  # compiled Python files, also for guests
+# the beginning of a shell command that runs a Python program of the tree in a guest
+SCRIPT = (
+    f"PYTHONPATH={TREE}:{TREE}/tests:{TREE}/userspace/src PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
+)
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as in timeout(1)
 # series of the guest's kernels, for all flavors
