@@ -52,6 +52,10 @@ class Error(click.ClickException):
         click.echo(f"next: {self.next_step}", file=file, err=file is None)
 
 
+class UnknownError(Error):
+    """An error about a name, of a cgroup or a unit, that nothing on this host has."""
+
+
 Remedies = dict[int, tuple[Exit, str]]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error, Exit, UnknownError
 from mmpolicy.host.files import Tree
 from mmpolicy.host.systemd import HOSTS_OWN, Units, missing_unit
 
@@ -317,7 +317,7 @@ class Finder:
         places = ", ".join(each.mount for each in among)
         hint = f"give a directory below {places}, or the name of a running systemd unit"
         where = ", ".join(str(self.tree.real(each.mount)) for each in among)
-        err = Error(f"there is no cgroup '{given}' in {where}", Exit.USAGE, hint)
+        err = UnknownError(f"there is no cgroup '{given}' in {where}", Exit.USAGE, hint)
         raise missing_unit(Units(self.tree, partial(cgroup_paths, self.tree)), given) or err
 
     def _at(self, hierarchy: Hierarchy, given: str) -> Cgroup | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error, Exit, UnknownError
 from mmpolicy.host.cgroups import (
     cgroup_pids,
     find_cgroup,
@@ -56,9 +56,7 @@ def find_process(tree: Tree, given: str) -> int:
     if not pids:
         try:
             pids = [int(pid) for pid in cgroup_pids(tree, find_cgroup(tree, given).name)]
-        except Error as err:
-            if not err.message.startswith("there is no cgroup"):  # the service is stopped, or so
-                raise
+        except UnknownError as err:
             text = f"there is no process and no service '{given}'"
             raise Error(
                 text, Exit.USAGE, "ps -e lists all processes; mmpolicy top also lists services"

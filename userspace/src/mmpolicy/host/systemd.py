@@ -15,7 +15,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error, Exit, UnknownError
 from mmpolicy.host.files import Tree
 
 # directories of unit files in order of precedence, as `systemd-analyze unit-paths` prints them
@@ -177,7 +177,7 @@ class Units:
         return f"{found[0]}.{kind}" if found else ""
 
 
-def unknown_unit(units: Units, unit: str) -> Error:
+def unknown_unit(units: Units, unit: str) -> UnknownError:
     """Return the error for a unit that systemd does not know."""
     if unit in units.user_files:
         text = (
@@ -187,11 +187,11 @@ def unknown_unit(units: Units, unit: str) -> Error:
             "mmpolicy bind --cgroup PATH binds it while it runs; --unit user@.service "
             "binds all units of all users"
         )
-        return Error(text, Exit.USAGE, hint)
+        return UnknownError(text, Exit.USAGE, hint)
     close = units.close(unit)
     listed = "systemctl list-unit-files lists the units, and mmpolicy top lists cgroups"
     hint = f"did you mean {close}?" if close else listed
-    return Error(f"systemd does not know the unit {unit}", Exit.USAGE, hint)
+    return UnknownError(f"systemd does not know the unit {unit}", Exit.USAGE, hint)
 
 
 def missing_unit(units: Units, given: str) -> Error | None:
