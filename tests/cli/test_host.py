@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Callable
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,14 @@ from mmpolicy.errors import Error, Exit, explain
 from mmpolicy.host import disk, evidence, huge, machine, tracing
 from mmpolicy.host.calibration import FILE, Calibration, FaultCost, keep_calibration
 from mmpolicy.host.calibration import read_calibration as kept
-from mmpolicy.host.cgroups import Finder, cgroup_mount, cgroup_paths, cgroup_pids, find_cgroup
+from mmpolicy.host.cgroups import (
+    Finder,
+    cgroup_mount,
+    cgroup_paths,
+    cgroup_pids,
+    charging,
+    find_cgroup,
+)
 from mmpolicy.host.files import CONTROL, SPLIT, TRACING, Tree, parts_of, split_text
 from mmpolicy.host.hooked import others
 from mmpolicy.host.kmod import APPLY_BLACKLIST, Kmod
@@ -302,11 +310,12 @@ def test_where_cgroups_are(tree: FakeTree, mounts: str, mount: str) -> None:
     assert cgroup_mount(tree) == mount
 
 
-def test_without_cgroups(tree: FakeTree) -> None:
+@pytest.mark.parametrize("needs", (cgroup_mount, charging))
+def test_without_cgroups(tree: FakeTree, needs: Callable[..., object]) -> None:
     tree.mount("tmpfs /x")
-    assert raised(cgroup_mount, tree).next_step == "mount -t cgroup2 none /sys/fs/cgroup"
+    assert raised(needs, tree).next_step == "mount -t cgroup2 none /sys/fs/cgroup"
     tree.mount("cgroup /x")
-    assert "unified_cgroup_hierarchy=1" in raised(cgroup_mount, tree).next_step
+    assert "unified_cgroup_hierarchy=1" in raised(needs, tree).next_step
 
 
 def test_how_cgroups_are_named(tree: FakeTree) -> None:

@@ -116,18 +116,26 @@ def unified(tree: Tree) -> Hierarchy:
     found = unified_of(known)
     if found:
         return found
-    hint = "mount -t cgroup2 none /sys/fs/cgroup"
-    if known:  # a mount at /sys/fs/cgroup would hide the version 1 hierarchies below it
-        hint = "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 elsewhere"
-    raise Error(f"no cgroup v2 hierarchy is mounted, by {tree.real(MOUNTS)}", Exit.LACKING, hint)
+    text = f"no cgroup v2 hierarchy is mounted, by {tree.real(MOUNTS)}"
+    raise Error(text, Exit.LACKING, _how_to_mount(known))
+
+
+def _how_to_mount(known: Sequence[Hierarchy]) -> str:
+    """Return how to mount cgroup v2. A mount at /sys/fs/cgroup would hide the version 1 hierarchies
+    below it.
+    """
+    if known:
+        return "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 elsewhere"
+    return "mount -t cgroup2 none /sys/fs/cgroup"
 
 
 def charging(tree: Tree) -> list[Hierarchy]:
     """Return the hierarchies that account for memory; raise an error if there are none."""
-    found = charged_in(hierarchies(tree))
+    known = hierarchies(tree)
+    found = charged_in(known)
     if not found:
         text = f"no mounted cgroup hierarchy accounts for memory, by {tree.real(MOUNTS)}"
-        raise Error(text, Exit.LACKING, "mount -t cgroup2 none /sys/fs/cgroup")
+        raise Error(text, Exit.LACKING, _how_to_mount(known))
     return found
 
 
