@@ -63,8 +63,9 @@ kernel_key() {
 
 # make in a kernel tree: kmake TREE ARGUMENT...
 # The compiler lists the includes of a file, so ccache need not preprocess each file first. Kernels
-# with and without the hooks share what ccache has: most files include both headers that differ, but
-# see the same values in them, of which the tree has a list.
+# with and without the hooks share objects in ccache. They differ in autoconf.h and gfp_types.h,
+# which nearly all files include, but what most files read there is equal. So ccache does not look
+# at these two headers, but at the list of their values (list_values).
 kmake() {
 	local tree=$1 values=$1/.values
 	shift
@@ -81,9 +82,9 @@ kmake() {
 SAME_VALUES=include/generated/autoconf.h:include/linux/gfp_types.h
 SAME_VALUES+=:./include/generated/autoconf.h:./include/linux/gfp_types.h
 
-# list_values TREE: lists what files of a configured tree can read from those headers. CONFIG_MM_POLICY
-# and the name of the bit of __GFP_ONLY_COMPACT, which Debian's source calls unused, are read by
-# files that the hooks change, and by no other.
+# list_values TREE: prints the values in these headers of a configured tree, but for CONFIG_MM_POLICY
+# and __GFP_ONLY_COMPACT: only files that the hooks change or add read these two. The bit of
+# __GFP_ONLY_COMPACT is called unused in Debian's source.
 list_values() {
 	local bit=___GFP_ONLY_COMPACT_BIT
 	grep -v CONFIG_MM_POLICY "$1/.config"
