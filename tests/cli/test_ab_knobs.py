@@ -669,9 +669,12 @@ def test_knobs_cannot_be_split(tree: FakeTree) -> None:
         ({"design": "switchback"}, False, ""),
     ],
 )
-def test_what_knobs_alone_do_not_have(given: dict[str, Any], timing: bool, what: str) -> None:
+def test_what_knobs_alone_do_not_have(
+    tree: FakeTree, given: dict[str, Any], timing: bool, what: str
+) -> None:
+    host = Host(tree)
     if not what:
-        _check_alone(options(**given), timing)
+        _check_alone(host, options(**given), timing)
         return
     with pytest.raises(Error, match=f"^{what} works only with arms that set policies"):
-        _check_alone(options(**given), timing)
+        _check_alone(host, options(**given), timing)

@@ -152,7 +152,7 @@ def after_experiment(before: State, knobs: dict[str, str], counts: Counter[str])
         wrong += ["the lock is held"] * bool(TREE.holder(LOCK))
         # The recovery file is left, but no process holds the lock: the kill has also hit the
         # watchdog.
-        if TREE.exists(RECOVERY) and not TREE.holder(LOCK):
+        if not TREE.holder(LOCK) and TREE.exists(RECOVERY):
             counts["knobs left"] += 1
             told = [run(verb)[1] for verb in ("status", "doctor", "host", "export")]
             silent += [f"not told: {text}" for text in told if "knobs" not in text]

@@ -30,7 +30,8 @@ from .machine import TREE
 from .programs import BenchError, must
 
 THP = "/sys/kernel/mm/transparent_hugepage"
-COMMENT = re.compile(rb"/\*.*?\*/|//[^\n]*", re.DOTALL)  # a comment of C
+# a string of C, which is group 1, or a comment
+COMMENT = re.compile(rb'("(?:\\.|[^"\\\n])*")|/\*.*?\*/|//[^\n]*', re.DOTALL)
 CPU = "QEMU TCG, icount, one CPU: max,-erms,-fsrm (a page is cleared by 512 counted instructions)"
 
 
@@ -125,7 +126,13 @@ def hash_of(*folders: str) -> str:
     of C.
     """
     paths = (path for folder in folders for path in sorted((TREE / folder).rglob("*")))
-    texts = (COMMENT.sub(b"", path.read_bytes()) for path in paths if path.is_file())
+    texts = (
+        COMMENT.sub(rb"\1", path.read_bytes())
+        if path.suffix in (".c", ".h", ".S")
+        else path.read_bytes()
+        for path in paths
+        if path.is_file()
+    )
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 

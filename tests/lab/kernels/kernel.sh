@@ -61,14 +61,21 @@ kernel_key() {
 	} | hash_of
 }
 
+# the headers that ccache does not look at; gcc writes their paths without "./"
+SAME_VALUES=include/generated/autoconf.h:include/linux/gfp_types.h
+
 # make in a kernel tree: kmake TREE ARGUMENT...
 # The compiler lists the includes of a file, so ccache need not preprocess each file first. Kernels
 # with and without the hooks share objects in ccache. They differ in autoconf.h and gfp_types.h,
 # which nearly all files include, but what most files read there is equal. So ccache does not look
 # at these two headers, but at the list of their values (list_values).
+#
+# Two objects contain a file that the compiler does not list: the configuration, and the compressed
+# kernel. An option that names the tree keeps ccache from taking those of another tree.
 kmake() {
-	local tree=$1 values=$1/.values
+	local tree=$1 values=$1/.values of_tree=-DTREE_$(hash_of <<<"$1")
 	shift
+	set -- CFLAGS_configs.o="$of_tree" AFLAGS_piggy.o="$of_tree" "$@"
 	[ -z "$ARCH" ] || set -- ARCH="$ARCH" CROSS_COMPILE=aarch64-linux-gnu- "$@"
 	[ -e "$values" ] || values=
 	CCACHE_EXTRAFILES=$values CCACHE_IGNOREHEADERS=${values:+$SAME_VALUES} \
@@ -78,9 +85,6 @@ kmake() {
 		nice make -C "$tree" -j"$(nproc)" CC="ccache ${ARCH:+aarch64-linux-gnu-}gcc" \
 		HOSTCC="ccache gcc" "$@"
 }
-
-SAME_VALUES=include/generated/autoconf.h:include/linux/gfp_types.h
-SAME_VALUES+=:./include/generated/autoconf.h:./include/linux/gfp_types.h
 
 # list_values TREE: prints the values in these headers of a configured tree, but for CONFIG_MM_POLICY
 # and __GFP_ONLY_COMPACT: only files that the hooks change or add read these two. The bit of
@@ -112,7 +116,8 @@ prepare_tree() {
 	[ "$flavor" = patched ] || suffix+=-$flavor
 	echo "$suffix" >"$tree/localversion"
 	configure "$flavor" "$tree"
-	list_values "$tree" >"$tree/.values"
+	# Debug information has the names of bits, and line numbers, which differ.
+	grep -q '^CONFIG_DEBUG_INFO=y' "$tree/.config" || list_values "$tree" >"$tree/.values"
 	touch "$tree/.prepared"
 }
 

@@ -240,10 +240,11 @@ class Manifest:
             text = (
                 f"{line}{self._units.primary(unit)} does not run now, so it has no cgroup to bind"
             )
-            hint = "start the service, and give the command again"
-            return Error(text, Exit.FAILED, f"{hint}; {skip}")
+            hint = "start the service, and give the command again; or give --skip-missing"
+            return Error(text, Exit.FAILED, f"{hint}, which leaves it out until it is started")
         err = unknown_unit(self._units, unit)
-        return Error(f"{line}{err.message}", Exit.FAILED, f"{err.next_step}; {skip}")
+        then = " " if err.next_step.endswith("?") else "; "
+        return Error(f"{line}{err.message}", Exit.FAILED, f"{err.next_step}{then}{skip}")
 
     def profiles(self) -> set[str]:
         """Return the profiles that the files name."""

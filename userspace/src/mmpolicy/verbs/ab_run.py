@@ -80,7 +80,7 @@ def _changes(host: Host, given: RunOptions, timing: bool) -> Changes:
     check_knobs(host.tree, [path for each in own.values() for path in each], given.metric)
     knobs = Knobs(host.tree, now, own, given.lease, partial(_tell, host))
     if not _has_policies(host, texts, any(own.values())):
-        _check_alone(given, timing)
+        _check_alone(host, given, timing)
         return Changes(None, knobs)
     return Changes(_policy_arms(host, given, texts, timing), knobs)
 
@@ -94,7 +94,7 @@ def _has_policies(host: Host, texts: dict[str, str], has_knobs: bool) -> bool:
     return not set(texts.values()) <= set(as_it_is) or (loaded and not has_knobs)
 
 
-def _check_alone(given: RunOptions, timing: bool) -> None:
+def _check_alone(host: Host, given: RunOptions, timing: bool) -> None:
     """Raise a usage error for options that only work with policies of the module. Called for arms
     that set only knobs of the kernel.
     """
@@ -103,7 +103,8 @@ def _check_alone(given: RunOptions, timing: bool) -> None:
         text = f"{what} works only with arms that set policies of the module; these set none"
         split = what == "--design split"
         instead = "give --design switchback" if split else f"leave {what} out"
-        hint = f"{instead}; or mmpolicy load, and give arms such as anon_order=adaptive"
+        load = "" if host.tree.is_dir(CONTROL) else "mmpolicy load, and "
+        hint = f"{instead}; or {load}give arms such as anon_order=adaptive"
         raise Error(text, Exit.USAGE, hint)
 
 
