@@ -73,7 +73,8 @@ SAME_VALUES=include/generated/autoconf.h:include/linux/gfp_types.h
 # Two objects contain a file that the compiler does not list: the configuration, and the compressed
 # kernel. An option that names the tree keeps ccache from taking those of another tree.
 kmake() {
-	local tree=$1 values=$1/.values of_tree=-DTREE_$(hash_of <<<"$1")
+	local tree=$1 values=$1/.values of_tree
+	of_tree=-DTREE_$(hash_of <<<"$1")
 	shift
 	set -- CFLAGS_configs.o="$of_tree" AFLAGS_piggy.o="$of_tree" "$@"
 	[ -z "$ARCH" ] || set -- ARCH="$ARCH" CROSS_COMPILE=aarch64-linux-gnu- "$@"
@@ -86,9 +87,9 @@ kmake() {
 		HOSTCC="ccache gcc" "$@"
 }
 
-# list_values TREE: prints the values in these headers of a configured tree, but for CONFIG_MM_POLICY
-# and __GFP_ONLY_COMPACT: only files that the hooks change or add read these two. The bit of
-# __GFP_ONLY_COMPACT is called unused in Debian's source.
+# list_values TREE: prints the values in these headers of a configured tree, but for
+# CONFIG_MM_POLICY and __GFP_ONLY_COMPACT: only files that the hooks change or add read these two.
+# The bit of __GFP_ONLY_COMPACT is called unused in Debian's source.
 list_values() {
 	local bit=___GFP_ONLY_COMPACT_BIT
 	grep -v CONFIG_MM_POLICY "$1/.config"
