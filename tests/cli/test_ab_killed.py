@@ -218,9 +218,10 @@ def test_a_watchdog_that_is_stopped(begin: Begin, tree: FakeTree, tmp_path: Path
             else "interrupted: by SIGINT"
         )
         assert reason in said
-        # The watchdog goes on then, and writes the old values again. In the model of sysfs, a file
-        # is empty for a moment during a write.
-        wait_until(lambda: (read_knobs(tree), tree.exists(RECOVERY)) == (before, False))
+        # The watchdog goes on then, and writes the old values again; meanwhile, a file of the model
+        # of sysfs is empty for a moment. It holds the lock until it ends.
+        wait_until(lambda: not tree.holder(LOCK))
+        assert (read_knobs(tree), tree.exists(RECOVERY)) == (before, False)
         assert load(tmp_path / f"{number}").end["status"] == ("lost" if number else "interrupted")
 
 

@@ -90,7 +90,7 @@ WantedBy=sysinit.target
 SMALL, LARGE = {"0": PAGES}, {"4": PAGES}
 KEPT = "/etc/mmpolicy /var/lib/mmpolicy"
 
-pytestmark = [pytest.mark.flavor("cloud"), AMD64]
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full, AMD64]
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,6 @@ def bound(guest: Guest) -> int:
     return len(must(guest, f"cat {ROOT}/profiles/web/cgroups").split())
 
 
-@pytest.mark.full
 def test_all_of_many_services(many: System) -> None:
     """When a host with many services boots, each service is bound to its profile before its first
     instruction, and no unit fails.
@@ -234,7 +233,6 @@ def check_names_of_systemd(guest: Guest) -> None:
     must(guest, "systemctl reload mmpolicy", timeout=300)
 
 
-@pytest.mark.full
 def test_one_file_is_damaged(many: System) -> None:
     """If one manifest is damaged, only the service that it binds loses its profile, and the verbs
     that compare the state with the manifests report the damage.
@@ -256,7 +254,6 @@ def test_one_file_is_damaged(many: System) -> None:
         many.put(path, whole)
 
 
-@pytest.mark.full
 def test_the_disk_is_full(many: System) -> None:
     """If the disk is full at a boot, all services are still bound to their profiles, and mmpolicy
     reports what it could not store.
@@ -332,7 +329,6 @@ def check_two_lines(guest: Guest) -> None:
         assert {str(order): count for order, count in found.items()} == made
 
 
-@pytest.mark.full
 def test_readme_look_first(plain: System) -> None:
     """The commands of README.md's first look show the waste of a program, and the command that
     frees it.
@@ -372,7 +368,6 @@ def filled(guest: Guest) -> int:
     return int(counted[counted.index("requested_order_4") + 1])
 
 
-@pytest.mark.full
 def test_readme_and_a_boot(plain: System, tmp_path: Path) -> None:
     """The steps in README.md take effect on Debian's own kernel, which boots with `always`.
 
@@ -400,7 +395,6 @@ def test_readme_and_a_boot(plain: System, tmp_path: Path) -> None:
     plain.run(f"rm -rf {KEPT}; mkdir -p {KEPT}")
 
 
-@pytest.mark.full
 def test_tutorial(plain: System, tmp_path: Path) -> None:
     """Each command of the tutorial prints the output that the tutorial shows, on Debian's kernel
     with its own mode `always`.
@@ -416,7 +410,6 @@ def test_tutorial(plain: System, tmp_path: Path) -> None:
         assert sum(map(int, must(guest, allocated).split())) > 100
 
 
-@pytest.mark.full
 def test_sizes_of_the_whole_host(plain: System) -> None:
     """`try --host` works without the module: in trials that are killed, and in one that runs to its
     end. If it keeps a setting, this holds after a boot, too.
@@ -462,7 +455,6 @@ def tried(plain: System) -> Iterator[System]:
     plain.run(f"systemctl disable {' '.join(programs)}; rm -rf {KEPT}; mkdir -p {KEPT}")
 
 
-@pytest.mark.full
 def test_try_a_service_over_a_boot(tried: System) -> None:
     """`try` restores the former setting of a service that is worse off with 64 kB folios, and keeps
     the new setting of a service for which it pays.
@@ -498,7 +490,6 @@ def test_try_a_service_over_a_boot(tried: System) -> None:
         assert must(guest, f"cat {ROOT}/profiles/tried/cgroups").split() == [group]
 
 
-@pytest.mark.full
 def test_an_experiment_outlives_its_session(plain: System, tmp_path: Path) -> None:
     """A detached experiment goes on after the user has logged out. Its status agrees with the
     kernel's settings in each phase, and nothing of it is left at its end.

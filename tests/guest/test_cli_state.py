@@ -10,6 +10,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from lab.guest import Guest
 from lab.machine import TREE
 from lab.programs import ran
@@ -111,7 +113,8 @@ def test_manifest_there_and_back(loaded: Guest) -> None:
     assert must(loaded, f"cat {ROOT}/state") == "stock\n"
 
 
-def test_hostile_names(loaded: Guest) -> None:
+@pytest.mark.parametrize("number", (2000, pytest.param(10_000, marks=pytest.mark.full)))
+def test_hostile_names(loaded: Guest, number: int) -> None:
     """If root gives names, manifests or journals with hostile contents to mmpolicy, nothing outside
     of mmpolicy's files changes.
     """
@@ -123,7 +126,7 @@ def test_hostile_names(loaded: Guest) -> None:
     unstable = "| grep -v 'stat\\|pages_\\|full_scans\\|swap/'"
     before = must(loaded, f"({elsewhere}) {unstable} | sha256sum")
     words = " ".join(map(shlex.quote, targets))
-    out = must(loaded, f"{SCRIPT} {TREE}/tests/cli/hostile.py 1 2000 {words}")
+    out = must(loaded, f"{SCRIPT} {TREE}/tests/cli/hostile.py 1 {number} {words}")
     assert out == "0\n"
     assert must(loaded, f"({elsewhere}) {unstable} | sha256sum") == before
 

@@ -34,8 +34,7 @@ OFF = {"patched": 1.0013, "loaded": 1.0014, "unloaded": 1.0013}
 # `./dev bench` measures more.
 EACH = (*anon_order.DENSE, *SPARSE, *anon_order.CHANGING)
 NEEDED: dict[str, tuple[int, tuple[str, ...]]] = {
-    **dict.fromkeys((BASE, "adaptive-4"), (SMALL, EACH)),
-    **dict.fromkeys(OFF, (SMALL, DENSE)),
+    **dict.fromkeys((BASE, *OFF, "adaptive-4"), (SMALL, EACH)),
     "fixed-4": (SMALL, (*DENSE, *anon_order.CHANGING)),
     **dict.fromkeys(("fixed-8", "adaptive-8"), (LARGE, DENSE)),
 }
@@ -77,13 +76,13 @@ def best_fixed(results: Results, name: str, key: str, cap: int) -> float:
 
 
 def dearest(results: Results, arm: str) -> float:
-    """Return the highest cost of a fault in an arm relative to BASE, over the cases on dense access
-    that take at least MANY faults.
+    """Return the highest cost of a fault in an arm relative to BASE, over the cases that take at
+    least MANY faults.
 
     While all policies are off, a fault costs equally much in all cases; the other cases are too
     short to measure it.
     """
-    names = (case(pattern, 4) for pattern in DENSE)
+    names = (name for name in results.cases() if name.endswith((f" {SMALL}M", f" {CHANGE}M")))
     many = [name for name in names if results.value(BASE, name, "faults") >= MANY]
     return max(results.ratio(arm, BASE, name, "ticks") for name in many)
 

@@ -21,7 +21,7 @@ from .system import AMD64, HOST, System, debian_kernels, dev, folder_of_root
 from .test_signature import key
 from .tools import ROOT, readme
 
-pytestmark = [pytest.mark.flavor("cloud"), AMD64]
+pytestmark = [pytest.mark.flavor("cloud"), pytest.mark.full, AMD64]
 
 SECONDS = 250.0  # rough duration of each test, for the schedule
 PAGES = 2048
@@ -91,7 +91,6 @@ def signer(system: System, release: str) -> str:
     return system.run(f"modinfo -k {release} -F signer mmpolicy").strip()
 
 
-@pytest.mark.full
 def test_five_commands(system: System, folder: Path) -> None:
     """The five commands in docs/host.md install a signed module, which can be loaded under Secure
     Boot. After mmpolicy was removed, no file of it is left.
@@ -116,7 +115,6 @@ def test_five_commands(system: System, folder: Path) -> None:
         assert must(guest, LEFT) == ""
 
 
-@pytest.mark.full
 def test_kernel_and_module_come_together(system: System, folder: Path) -> None:
     """One upgrade of the system installs a new kernel together with its module. A purge of mmpolicy
     removes all modules, and leaves both kernels.

@@ -65,7 +65,7 @@ PYTHON = cache_dir() / "venv/bin/python"  # runs the command, in guests too
 COMPILED = cache_dir() / "pyc"  # compiled Python files, also for guests
 # the beginning of a shell command that runs a Python program of the tree in a guest
 SCRIPT = (
-    f"PYTHONPATH={TREE}:{TREE}/tests:{TREE}/userspace/src PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
+    f"PYTHONPATH={TREE}/userspace/src:{TREE}/tests:{TREE} PYTHONPYCACHEPREFIX={COMPILED} {PYTHON}"
 )
 KEPT_LOGS = 40
 TIMED_OUT = 124  # exit status of a command that was killed, as in timeout(1)

@@ -240,8 +240,8 @@ class Manifest:
             text = (
                 f"{line}{self._units.primary(unit)} does not run now, so it has no cgroup to bind"
             )
-            hint = "start the service, and give the command again; or give --skip-missing"
-            return Error(text, Exit.FAILED, f"{hint}, which leaves it out until it is started")
+            hint = "start the service, and give the command again"
+            return Error(text, Exit.FAILED, f"{hint}; {skip}")
         err = unknown_unit(self._units, unit)
         then = " " if err.next_step.endswith("?") else "; "
         return Error(f"{line}{err.message}", Exit.FAILED, f"{err.next_step}{then}{skip}")

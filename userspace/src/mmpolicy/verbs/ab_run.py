@@ -98,14 +98,17 @@ def _check_alone(host: Host, given: RunOptions, timing: bool) -> None:
     """Raise a usage error for options that only work with policies of the module. Called for arms
     that set only knobs of the kernel.
     """
-    if given.design == "split" or given.cgroup or timing:
-        what = "--cgroup" if given.cgroup else "fault_ns" if timing else "--design split"
-        text = f"{what} works only with arms that set policies of the module; these set none"
-        split = what == "--design split"
-        instead = "give --design switchback" if split else f"leave {what} out"
-        load = "" if host.tree.is_dir(CONTROL) else "mmpolicy load, and "
-        hint = f"{instead}; or {load}give arms such as anon_order=adaptive"
-        raise Error(text, Exit.USAGE, hint)
+    if given.cgroup or timing:
+        what = "--cgroup" if given.cgroup else "fault_ns"
+        instead = f"leave {what} out"
+    elif given.design == "split":
+        what, instead = "--design split", "give --design switchback"
+    else:
+        return
+    text = f"{what} works only with arms that set policies of the module; these set none"
+    load = "" if host.tree.is_dir(CONTROL) else "mmpolicy load, and "
+    hint = f"{instead}; or {load}give arms such as anon_order=adaptive"
+    raise Error(text, Exit.USAGE, hint)
 
 
 def _policy_arms(host: Host, given: RunOptions, texts: dict[str, str], timing: bool) -> PolicyArms:
