@@ -206,6 +206,20 @@ def test_hints() -> None:
     assert "only 30% of its memory" in text
 
 
+@pytest.mark.parametrize(
+    ("private_mib", "huge", "reason"),
+    [
+        (200, 0.0, "; 2 MB pages seldom pay in less than 256 MiB of it"),
+        (300, 0.6, "; 60% of it are in 2 MB pages already"),
+        (300, 0.0, "of this memory"),  # a hint has the command that tells more
+    ],
+)
+def test_why_no_collapse(private_mib: int, huge: float, reason: str) -> None:
+    seen = replace(REST, private_kib=private_mib * MIB, huge=huge, cpu=9.0)
+    verdict, why, _ = judge(seen, HERE)
+    assert verdict == NOT_WORTH and why.endswith(reason)
+
+
 def test_the_most_that_a_folio_saves() -> None:
     """Where single pages alone were measured, the most that a folio saves is all of a fault."""
     costs = [FaultCost(4096, 1000.0, 900.0, 1100.0), FaultCost(1 << 16, 4000.0, 1.0, 1.0)]

@@ -190,8 +190,17 @@ def _too_little(seen: Seen) -> str:
         f"larger folios could save {_at_most(seen.gain)}, and {seen.waste_kib / 1024:.0f} MiB, "
         f"{share:.0f} % of its private memory, are empty; a change is worth trying if it may save "
         f"{LEAST_PERCENT:g} % of a CPU, or {LEAST_KIB >> 10} MiB that are {100 * LEAST_SHARE:g} % "
-        "of this memory"
+        f"of this memory{_why_no_collapse(seen)}"
     )
+
+
+def _why_no_collapse(seen: Seen) -> str:
+    """Return why `collapse` is no candidate, unless a hint says it."""
+    if seen.private_kib < BIG_KIB:
+        return f"; 2 MB pages seldom pay in less than {BIG_KIB >> 10} MiB of it"
+    if seen.huge >= HUGE_ENOUGH:
+        return f"; {seen.huge:.0%} of it are in 2 MB pages already"
+    return ""
 
 
 def _at_most(percent: float) -> str:
