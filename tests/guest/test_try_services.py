@@ -42,8 +42,8 @@ SERVER = (
     "-c huge_pages=off -c shared_buffers=8MB"
 )
 QUERY = (
-    "SET work_mem = '16MB'; SELECT count(*) FROM (SELECT md5(i::text) AS hash "
-    "FROM generate_series(1, 10000) i ORDER BY hash OFFSET 1) sorted"
+    "SET work_mem = '16MB'; SELECT count(*) FROM (SELECT i "
+    "FROM generate_series(1, 100000) i ORDER BY i DESC OFFSET 1) sorted"
 )
 CLIENT = f"{POSTGRES}/psql -q -h {DATABASE} -U nobody -d postgres -c {shlex.quote(QUERY)}"
 SHORT = """
