@@ -163,13 +163,13 @@ def traced(guest: Guest, command: str) -> str:
     return must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)
 
 
-def record(folder: Path, commands: dict[str, str]) -> None:
+def record(folder: Path, commands: dict[str, str], cpus: int = 1) -> None:
     """Run each shell command in a guest, and write its recording to the file NAME.xz in `folder`.
 
-    commands: shell commands by name.
+    commands: shell commands by name. cpus: number of CPUs of the guest.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with new_guest("patched", mem=MEM) as guest:
+    with new_guest("patched", mem=MEM, cpus=cpus) as guest:
         start_tracing(guest)
         for name, command in commands.items():
             touches = largest(traced(guest, command))

@@ -42,7 +42,7 @@ static struct mmp_knob knobs[] = {
 		MMP_KNOB(min_used_pages, 8, 16, 14, "pages",
 			 "used pages that a block of 16 needs to count as fully used"),
 	[PROBE_BLOCKS] =
-		MMP_KNOB(probe_blocks, 0, 1024, 16, "blocks of PMD size",
+		MMP_KNOB(probe_blocks, 0, 1024, 32, "blocks of PMD size",
 			 "one in so many blocks gets smaller folios, which show use; 0: none"),
 	[MIN_FOLIOS] =
 		MMP_KNOB(min_folios, 1, 1024, 32, "folios",

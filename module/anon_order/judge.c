@@ -35,6 +35,14 @@
 #include "judge.h"
 
 /*
+ * A process gets folios of 2 MB once it has a quarter of min_folios of them.
+ * They follow a range of 2 MB that was used in full, so a stream of 16 MB is
+ * evidence enough, and with the bound of smaller folios a process of 256 MB
+ * would get 2 MB for 70 % of its memory only.
+ */
+#define HUGE_SOONER		4
+
+/*
  * Classifies the aligned area of 2^@order pages that is @distance areas away
  * from the fault's own area. An area that was used in full (%MMP_USED) is an
  * "example" for the fault.
@@ -110,6 +118,12 @@ static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
 	       anon_order_example(place, 1, order, least) == MMP_USED;
 }
 
+/* Returns the number of anonymous pages that the process has. */
+static unsigned long anon_order_pages(const struct vm_fault *vmf)
+{
+	return get_mm_counter(vmf->vma->vm_mm, MM_ANONPAGES);
+}
+
 /*
  * Returns the largest order of which min_folios folios fit into the process's
  * anonymous memory, at least the order of 64 kB. This bounds the waste of one
@@ -117,9 +131,7 @@ static bool anon_order_beside(const struct mmp_place *place, unsigned int order,
  */
 static u32 anon_order_share(const struct vm_fault *vmf, const u32 *knob)
 {
-	const unsigned long pages = get_mm_counter(vmf->vma->vm_mm, MM_ANONPAGES);
-
-	return max(ilog2(pages / knob[MIN_FOLIOS] | 1), BLOCK_ORDER);
+	return max(ilog2(anon_order_pages(vmf) / knob[MIN_FOLIOS] | 1), BLOCK_ORDER);
 }
 
 /*
@@ -166,7 +178,7 @@ noinline struct mmp_decision anon_order_huge(const struct vm_fault *vmf, const u
 	const struct mmp_place place = mmp_place(vmf);
 	const u32 blocks = knob[PROBE_BLOCKS];
 
-	if (anon_order_share(vmf, knob) < MMP_MAX_ORDER ||
+	if (anon_order_pages(vmf) < knob[MIN_FOLIOS] * (PTRS_PER_PTE / HUGE_SOONER) ||
 	    !anon_order_beside(&place, MMP_MAX_ORDER, knob[MIN_USED_PAGES]))
 		return anon_order_small(MMP_NO_NEIGHBOUR);
 	/*

@@ -25,7 +25,7 @@
 /* pages that one page of PMDs maps */
 #define SIM_PUD		(SIM_TABLE * SIM_TABLE)
 /* most pages of PMDs of a simulation, each made when needed */
-#define SIM_PUDS	128
+#define SIM_PUDS	1024
 #define SIM_PAGES	(2 * SIM_PUD)		/* address space of tests without recordings */
 #define SIM_KNOBS	8
 

@@ -173,7 +173,7 @@ TEST(records_look_sparse_wherever_they_lie)
 static unsigned long bound(u32 cap, unsigned long nr_streams)
 {
 	unsigned long blocks = AREA / SIM_TABLE;
-	unsigned long probes = cap == MMP_MAX_ORDER ? blocks / 16 + 1 : 0;
+	unsigned long probes = cap == MMP_MAX_ORDER ? blocks / 32 + 1 : 0;
 
 	return (AREA >> cap) + nr_streams * (4 + cap) + probes;
 }
@@ -195,15 +195,19 @@ TEST(dense_walks_get_huge_pages)
 {
 	unsigned long blocks = AREA / SIM_TABLE;
 
-	EXPECT(adaptive(9, forward).huge, >=, blocks - 1 - blocks / 16 - 1);
-	EXPECT(adaptive(9, backward).huge, >=, blocks - 1 - blocks / 16 - 1);
+	EXPECT(adaptive(9, forward).huge, >=, blocks - 1 - blocks / 32 - 1);
+	EXPECT(adaptive(9, backward).huge, >=, blocks - 1 - blocks / 32 - 1);
 	EXPECT(adaptive(8, forward).huge, ==, 0);
 	EXPECT(adaptive(9, every_64k).huge, ==, 0);
 }
 
-/* While a process grows, its last folio wastes at most 1/32 of its memory, or 64 kB. */
+/*
+ * While a process grows, its last folio wastes at most 1/32 of its memory, or 64 kB, or 2 MB from
+ * 16 MB on.
+ */
 TEST(folios_grow_with_the_process)
 {
+	const unsigned long huge = 8 * SIM_TABLE;
 	unsigned long page;
 	struct sim sim;
 
@@ -214,10 +218,11 @@ TEST(folios_grow_with_the_process)
 	for (page = 0; page < 2 * AREA; page++) {
 		sim_touch(&sim, page);
 		at("page %lu", page);
-		EXPECT(sim_used(&sim), <=, page + 1 + max(16UL, page / 32));
+		EXPECT(sim_used(&sim), <=,
+		       page + 1 + max(page < huge ? 16 : SIM_TABLE, page / 32));
 	}
 	EXPECT(sim.folios[9], >, 0);
-	for (page = 5; page < 9; page++)
+	for (page = 5; page < 7; page++)
 		EXPECT(sim.folios[page], >=, 16);
 	sim_free(&sim);
 }
@@ -228,7 +233,7 @@ TEST(a_walk_of_huge_pages_that_turns_sparse)
 	unsigned long least = order_0(every_2m).pages;
 	struct cost cost = adaptive(9, every_2m);
 
-	EXPECT(cost.pages, <=, least + 16 * SIM_TABLE);
+	EXPECT(cost.pages, <=, least + 32 * SIM_TABLE);
 	EXPECT(adaptive(8, every_2m).pages, <=, least + SIM_TABLE);
 	EXPECT(adaptive(4, every_2m).pages, <=, least + 16);
 }
