@@ -12,7 +12,7 @@
  * kB decide about a small folio.
  *
  * A folio larger than 64 kB needs a neighbour of its own size that looks fully
- * used. So sizes double step by step as the process grows, and at most the last
+ * used. So sizes grow step by step as the process grows, and at most the last
  * folio stays empty. Without state of its own, the policy has nothing to copy
  * in fork, mremap, split or merge, and threads in separate areas do not disturb
  * each other.
@@ -35,10 +35,8 @@
 #include "judge.h"
 
 /*
- * A process gets folios of 2 MB once it has a quarter of min_folios of them.
- * They follow a range of 2 MB that was used in full, so a stream of 16 MB is
- * evidence enough, and with the bound of smaller folios a process of 256 MB
- * would get 2 MB for 70 % of its memory only.
+ * A quarter of min_folios is enough for a folio of 2 MB: with the bound that
+ * smaller folios have, only 73 % of a process of 256 MB would be in 2 MB folios.
  */
 #define HUGE_SOONER		4
 

@@ -419,7 +419,7 @@ TEST(a_small_process_that_locks_its_memory)
 
 TEST(every_nth_block_is_a_probe)
 {
-	static const u32 knobs[] = { 0, 1, 2, 16, 1024 };
+	static const u32 knobs[] = { 0, 1, 2, 16, 32, 1024 };
 	unsigned long block;
 	unsigned int i;
 

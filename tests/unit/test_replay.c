@@ -38,7 +38,8 @@ static unsigned int load_programs(struct programs *some)
 		struct program *p = &some->all[some->nr];
 		char path[512];
 
-		if (entry->d_type == DT_DIR || some->nr == MAX_PROGRAMS)
+		if (*entry->d_name == '.' || !strcmp(entry->d_name, "large") ||
+		    some->nr == MAX_PROGRAMS)
 			continue;
 		snprintf(p->name, sizeof(p->name), "%s", entry->d_name);
 		snprintf(path, sizeof(path), "%s/%s", some->path, entry->d_name);
@@ -166,8 +167,8 @@ TEST(adaptive_saves_what_large_folios_save)
 }
 
 /*
- * With folios up to 2 MB, a program saves more faults. It takes 1/32 of its memory more at most, or
- * one folio of 2 MB.
+ * With folios up to 2 MB, a program saves more faults. At most one folio is not filled: of 1/32 of
+ * its memory, or of 2 MB.
  */
 TEST(adaptive_with_huge_pages_bounds_memory)
 {
@@ -180,7 +181,7 @@ TEST(adaptive_with_huge_pages_bounds_memory)
 		at("%s", p->name);
 		EXPECT(cost.faults, <=, adaptive(4, p).faults * 1.02);
 		EXPECT(cost.peak, <=, least.peak * bound(p, MEMORY_HUGE, 1.02) +
-				      max(least.peak / 32, (double)SIM_TABLE));
+				      max(least.peak / 32, cost.huge ? SIM_TABLE : 0.0));
 		if (fixed(4, p).peak <= least.peak * 1.02)
 			EXPECT(cost.peak, <=, least.peak * 1.01);
 	}
@@ -201,8 +202,10 @@ static u32 cap_of_huge(const struct vm_area_struct *vma, const u32 *knob)
 static const struct mmp_policy huge = { .anon_order = huge_always, .cap = cap_of_huge };
 
 /*
- * The least share of the 2 MB pages of a kernel that always gives them. A new area of an allocator
- * begins with small folios, and so does the first 2 MB of each area.
+ * The least number of 2 MB pages, relative to a kernel that gives them wherever they fit, and the
+ * most memory, relative to order 0. The first 2 MB that an allocator maps beside other memory begin
+ * with small folios. These are all programs of "./dev bench kept --hooks --record" but gather,
+ * whose arrays ask for huge pages by themselves, pandas, and compilers.
  */
 static const struct {
 	const char *name;
@@ -220,7 +223,7 @@ static const struct {
 	{ "redis", 0.58, 1.04 },
 };
 
-/* Programs with hundreds of MB keep what 64 kB save, take no memory for it, and get 2 MB soon. */
+/* Programs with hundreds of MB keep most of what 64 kB save, in 1 % more memory, and get 2 MB. */
 TEST(large_programs_get_2_mb_soon)
 {
 	const struct program *p;
@@ -234,8 +237,10 @@ TEST(large_programs_get_2_mb_soon)
 		EXPECT(least.faults - cost.faults, >=, 0.92 * (least.faults - most.faults));
 		EXPECT(cost.peak, <=, least.peak * 1.01);
 		cost = adaptive(9, p);
-		for (j = 0; strcmp(p->name, large[j].name); j++)
+		for (j = 0; j < ARRAY_SIZE(large) && strcmp(p->name, large[j].name); j++)
 			;
+		if (j == ARRAY_SIZE(large))
+			abort();
 		EXPECT(cost.huge, >=, large[j].share * cost_of(&huge, 9, p).huge);
 		EXPECT(cost.peak, <=, least.peak * large[j].memory);
 	}
