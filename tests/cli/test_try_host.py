@@ -213,6 +213,30 @@ def test_a_host_with_cgroup_v1(
     assert run("try", "--host", "--candidate", "thp-sizes", "--dry-run").code == 0
 
 
+@pytest.mark.parametrize(
+    ("controllers", "known", "step"),
+    [
+        ("cpu io", "memory\t4\t22\t1", "boot with cgroup_no_v1=memory; mmpolicy try --host needs"),
+        ("cpu io", "memory\t0\t1\t0", "boot with cgroup_enable=memory; mmpolicy try --host needs"),
+        ("cpu memory", "", "systemctl set-property web.service MemoryAccounting=yes"),
+    ],
+)
+def test_a_service_that_is_not_accounted_for(
+    run: Run, tree: FakeTree, clock: Plain, controllers: str, known: str, step: str
+) -> None:
+    """Without the files of the memory controller a service cannot be measured. The error names
+    those that are missing, and what makes them be there.
+    """
+    tree.put("/sys/fs/cgroup/cgroup.controllers", controllers)
+    tree.put("/proc/cgroups", f"#subsys_name\thierarchy\tnum_cgroups\tenabled\n{known}\n")
+    for name in "memory.current", "memory.stat":
+        tree.remove(f"/sys/fs/cgroup{WEB}/{name}")
+    result = run("try", "--unit", "web.service", "--candidate", "thp-sizes", "--dry-run")
+    assert (result.code, f"next: {step}" in result.err) == (3, True), result.err
+    assert ("has no memory.current and no memory.stat\n" in result.err) == ("memory" in controllers)
+    assert ("cgroup v2 has no memory controller" in result.err) == ("memory" not in controllers)
+
+
 def test_systemd_runs_it(run: Run, tree: FakeTree, clock: Plain, units: list[list[str]]) -> None:
     result = run("try", "--host", "--candidate", "thp-sizes", "--block", "4", "--yes", "--json")
     assert result.code == 0, result.err

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from math import hypot
 
@@ -17,7 +18,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import Calibration
-from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids, charging
+from mmpolicy.host.cgroups import cgroup_folders, cgroup_mount, cgroup_pids, charging
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.huge import read_stat
 from mmpolicy.host.machine import Host
@@ -26,6 +27,7 @@ from mmpolicy.memory.findings import (
     OWN_SIZES,
     can_measure,
     gain_percent,
+    missing,
     own_service,
     trim_options,
 )
@@ -39,6 +41,7 @@ from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
+CONTROLLERS = "/proc/cgroups"
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
 # The counters to read: for each file of a cgroup, the name of a counter in this program and its key
 # in the file.
@@ -231,8 +234,25 @@ def measurable(tree: Tree, path: str) -> Way:
     if not charging(tree)[0].unified:
         step = "boot with systemd.unified_cgroup_hierarchy=1; mmpolicy try --host needs no cgroup"
         return Way("a switchback of a service needs cgroup v2, and this host has v1", step)
-    text = f"cgroup {path} has no memory.current, memory.stat or cpu.stat"
-    return Way(text, "let systemd account for it: MemoryAccounting=yes")
+    if without := _no_memory_controller(tree):
+        return without
+    text = f"cgroup {path} has no {' and no '.join(missing(tree, path))}"
+    name = path.rpartition("/")[2]
+    if name.endswith((".service", ".slice", ".scope")):
+        return Way(text, f"systemctl set-property {shlex.quote(name)} MemoryAccounting=yes")
+    return Way(text, f"enable the memory controller of cgroup {path} in its parent")
+
+
+def _no_memory_controller(tree: Tree) -> Way | None:
+    """Return why no cgroup of this host can account for memory; None if cgroups can."""
+    file = f"{cgroup_mount(tree)}/cgroup.controllers"
+    if not tree.exists(file) or "memory" in tree.read(file).split():
+        return None
+    text = f"cgroup v2 has no memory controller here, by {tree.real(file)}"
+    lines = tree.read(CONTROLLERS).splitlines() if tree.exists(CONTROLLERS) else []
+    used = any(line.split()[::3] == ["memory", "1"] for line in lines)
+    step = "cgroup_no_v1=memory" if used else "cgroup_enable=memory"
+    return Way(text, f"boot with {step}; mmpolicy try --host needs no cgroup")
 
 
 def own_sizes(tree: Tree, path: str, run: Way) -> Way:
@@ -253,7 +273,8 @@ def _module(host: Host, path: str) -> Way:
     found = module_here(host)
     if not found.possible or found.next_step:
         step = found.next_step or "mmpolicy doctor says what it lacks"
-        return Way("this host cannot load the module now", step)
+        text = "this host cannot load the module" + " now" * found.possible
+        return Way(text, step)
     if host.tree.is_dir(CONTROL):
         profile = profile_of_cgroup(host.tree, read_state(host.tree), path)
         if profile != DEFAULT:
