@@ -55,26 +55,33 @@ unsigned long mmp_anon_order_other_site(const struct vm_fault *vmf,
 }
 
 /*
- * Returns true if every page of the 2 MB range at @addr is present and used, so
- * a huge page takes no more memory. khugepaged itself ignores accessed bits, so
- * under a policy that decides by use it may collapse only such ranges.
+ * A range of 2 MB counts as used in full if at most this many of its 512 pages
+ * are missing or unused, so that a huge page takes 3 % more memory at most.
+ * Allocators skip some pages at the edges of their arenas: none of the ranges of
+ * a large heap of Python is without such pages.
+ */
+#define MMP_UNUSED_MOST		(PTRS_PER_PTE / 32)
+
+/*
+ * Returns true if nearly every page of the 2 MB range at @addr is present and
+ * used. khugepaged itself ignores accessed bits, so under a policy that decides
+ * by use it may collapse only such ranges.
  */
 static bool anon_order_all_used(const struct vm_area_struct *vma, unsigned long addr)
 {
 	unsigned long end = addr + PMD_SIZE;
 	const pmd_t pmd = mmp_pmd_at(vma->vm_mm, addr, &end);
-	unsigned int i;
+	unsigned int i, unused = 0;
 
 	if (!mmp_is_table(pmd))
 		return true;	/* no page table, so nothing to collapse */
-	for (i = 0; i < PTRS_PER_PTE; i++) {
+	for (i = 0; i < PTRS_PER_PTE && unused <= MMP_UNUSED_MOST; i++) {
 		const pte_t pte = mmp_pte(mmp_table(pmd), i);
 
 		/* The zero page is mapped read-only and takes no memory. */
-		if (mmp_page_of(pte) != MMP_USED || pte_special(pte))
-			return false;
+		unused += mmp_page_of(pte) != MMP_USED || pte_special(pte);
 	}
-	return true;
+	return unused <= MMP_UNUSED_MOST;
 }
 
 /*
