@@ -58,6 +58,9 @@ def stat(tree: FakeTree, user: float, system: float = 0.0) -> None:
     tree.put("/proc/stat", f"cpu  {' '.join(words)}\n")
 
 
+FAILED = {"ActiveState": "failed"}
+
+
 class Plain(World):
     """A host with systemd and without the module, whose CPU time and memory the sizes multiply."""
 
@@ -198,6 +201,21 @@ def test_for_a_service(run: Run, tree: FakeTree, clock: Plain) -> None:
     assert header["metrics"][0] == f"cpu=cgroup:{WEB}/cpu.stat:usage_usec/s lower"
     assert trial.cgroup == WEB
     assert tree.exists(BOOT_FILE)
+
+
+def test_the_unit_that_restores_fails(
+    tried: Callable[..., Result], tree: FakeTree, clock: Plain, shown: dict[str, dict[str, str]]
+) -> None:
+    """The trial ends if the unit that would restore the sizes has failed, as nothing else would
+    restore them if the trial was killed.
+    """
+    clock.cpu_times = 0.9
+    clock.at.append((10.0, lambda: shown.update({"mmpolicy-restore.path": FAILED})))
+    result = tried("--yes", "--foreground")
+    assert result.code == 1, result.out
+    assert "the unit mmpolicy-restore.path, which restores the host if the run is" in result.out
+    assert [tree.read(path) for path in SIZES] == [OFF] * len(SIZES)
+    assert not tree.exists(BOOT_FILE)
 
 
 @pytest.mark.parametrize("version", [version_1, hybrid])

@@ -89,27 +89,39 @@ def unsteady(show: Show, unit: str) -> Iterator[str]:
 
 def failed_dependants(show: Show, service: Service) -> Iterator[str]:
     """Yield each failed unit that depends on the service."""
-    units = service.dependants()
+    for name in _failed(show, service.dependants()):
+        yield f"the unit {name}, which depends on {service.unit}, has failed"
+
+
+def _failed(show: Show, units: Sequence[str]) -> Iterator[str]:
     for found in _properties(show, STATE, units) if units else ():
         if found.get("ActiveState") == "failed":
-            yield f"the unit {found.get('Id')}, which depends on {service.unit}, has failed"
+            yield found.get("Id", "")
 
 
 class Watch:
     """Detects during a run that a service is restarted or reloaded, or that a unit that depends on
-    it fails.
+    it fails, or the unit that would restore the host if the run was killed.
+
+    restore: name of that unit; "" if the run needs none.
     """
 
-    def __init__(self, show: Show, clock: Callable[[], float], unit: str) -> None:
-        self._show, self._clock, self._unit = show, clock, unit
+    def __init__(
+        self, show: Show, clock: Callable[[], float], unit: str, restore: str = ""
+    ) -> None:
+        self._show, self._clock, self._unit, self._restore = show, clock, unit, restore
         self._first = Service.ask(show, unit)
         self._due = clock() + LOOK_S
 
     def __call__(self) -> str:
         """Return the reason to end the run as text; "" if the service was not changed."""
-        if not self._first.found or self._clock() < self._due:
+        if self._clock() < self._due:
             return ""
         self._due = self._clock() + LOOK_S
+        for name in _failed(self._show, [self._restore] if self._restore else []):
+            return f"the unit {name}, which restores the host if the run is killed, has failed"
+        if not self._first.found:
+            return ""
         now = Service.ask(self._show, self._unit)
         if not now.found:  # no answer may mean that systemd itself is being restarted
             return ""

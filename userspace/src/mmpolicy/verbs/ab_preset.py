@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from mmpolicy.ab.design import least_pairs
 from mmpolicy.ab.presets import ABOUT, read
 from mmpolicy.ab.run.progress import clock
 from mmpolicy.figures import figure
@@ -75,4 +76,8 @@ def plan_lines(name: str, plan: Plan) -> Iterator[str]:
     design, blocks = plan.design, plan.length.blocks(plan.design)
     yield f"{design.kind}: {plan.length.rule()}"
     long = clock(blocks * design.block_s)
-    yield f"at most {blocks} blocks of {figure(design.block_s)} s, {long} in all"
+    least = least_pairs(sum(not metric.guard for metric in plan.metrics))
+    yield (
+        f"at most {blocks} blocks of {figure(design.block_s)} s, {long} in all; {least} pairs of "
+        f"blocks, {clock(design.seconds(least))}, are the fewest that can show an effect"
+    )

@@ -43,7 +43,7 @@ from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
 from mmpolicy.verbs.ab_run import planned, run_planned
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.explain import profile_name
-from mmpolicy.verbs.try_host import change_of, keep_sizes, keeps_sizes, undo_sizes
+from mmpolicy.verbs.try_host import RESTORE, change_of, keep_sizes, keeps_sizes, undo_sizes
 from mmpolicy.verbs.try_now import WAITING, not_now
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
     """
     trial = trial.keep(host.tree)
     try:
-        also = Watch(host.show_units, host.clock, wish.unit)
+        restore = f"{RESTORE}.path" if wish.candidate == SIZES else ""
+        also = Watch(host.show_units, host.clock, wish.unit, restore)
         runner = run_planned(host, experiment, Path(trial.file), also)
     except BaseException:
         host.tree.drop(trial.path)  # nothing has been changed
