@@ -46,7 +46,7 @@ static struct mmp_knob knobs[] = {
 			 "one in so many blocks gets smaller folios, which show use; 0: none"),
 	[MIN_FOLIOS] =
 		MMP_KNOB(min_folios, 1, 1024, 32, "folios",
-			 "above 64 kB, process memory must be this many folios; for 2 MB, a quarter"),
+			 "above 64 kB, process memory must be so many folios; for 2 MB, a quarter"),
 };
 
 /*
