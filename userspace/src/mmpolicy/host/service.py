@@ -94,6 +94,7 @@ def failed_dependants(show: Show, service: Service) -> Iterator[str]:
 
 
 def _failed(show: Show, units: Sequence[str]) -> Iterator[str]:
+    """Yield the names of those of the units that have failed."""
     for found in _properties(show, STATE, units) if units else ():
         if found.get("ActiveState") == "failed":
             yield found.get("Id", "")
@@ -118,8 +119,9 @@ class Watch:
         if self._clock() < self._due:
             return ""
         self._due = self._clock() + LOOK_S
-        for name in _failed(self._show, [self._restore] if self._restore else []):
-            return f"the unit {name}, which restores the host if the run is killed, has failed"
+        if self._restore and any(_failed(self._show, [self._restore])):
+            unit = f"the unit {self._restore}, which restores the host if the run is killed,"
+            return f"{unit} has failed"
         if not self._first.found:
             return ""
         now = Service.ask(self._show, self._unit)

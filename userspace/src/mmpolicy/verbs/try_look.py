@@ -18,7 +18,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.figures import figure
 from mmpolicy.host import evidence
 from mmpolicy.host.calibration import Calibration
-from mmpolicy.host.cgroups import cgroup_folders, cgroup_mount, cgroup_pids, charging
+from mmpolicy.host.cgroups import cgroup_folders, cgroup_pids, charging
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.huge import read_stat
 from mmpolicy.host.machine import Host
@@ -231,21 +231,23 @@ def measurable(tree: Tree, path: str) -> Way:
     """
     if can_measure(tree, path):
         return Way()
-    if not charging(tree)[0].unified:
+    hierarchy = charging(tree)[0]
+    if not hierarchy.unified:
         step = "boot with systemd.unified_cgroup_hierarchy=1; mmpolicy try --host needs no cgroup"
         return Way("a switchback of a service needs cgroup v2, and this host has v1", step)
-    if without := _no_memory_controller(tree):
+    if without := _no_memory_controller(tree, hierarchy.mount):
         return without
     text = f"cgroup {path} has no {' and no '.join(missing(tree, path))}"
-    name = path.rpartition("/")[2]
-    if name.endswith((".service", ".slice", ".scope")):
-        return Way(text, f"systemctl set-property {shlex.quote(name)} MemoryAccounting=yes")
+    if unit := own_service(path):
+        return Way(text, f"systemctl set-property {shlex.quote(unit)} MemoryAccounting=yes")
     return Way(text, f"enable the memory controller of cgroup {path} in its parent")
 
 
-def _no_memory_controller(tree: Tree) -> Way | None:
-    """Return why no cgroup of this host can account for memory; None if cgroups can."""
-    file = f"{cgroup_mount(tree)}/cgroup.controllers"
+def _no_memory_controller(tree: Tree, mount: str) -> Way | None:
+    """Return why no cgroup below this mount of cgroup v2 can account for memory; None if cgroups
+    can.
+    """
+    file = f"{mount}/cgroup.controllers"
     if not tree.exists(file) or "memory" in tree.read(file).split():
         return None
     text = f"cgroup v2 has no memory controller here, by {tree.real(file)}"
