@@ -288,7 +288,7 @@ def test_trials_ended_at_drawn_moments() -> None:
     ) in page
     told = "back", "cut off", "no record", "kept", "half kept"
     assert sum(stands[each] for each in told) == len(rounds), stands
-    assert min(ends.values()) == 9, ends
+    assert f"Each way to end was drawn {min(ends.values())} times or more." in page
 
 
 def test_verbs_by_kernel() -> None:
