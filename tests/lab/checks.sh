@@ -110,13 +110,14 @@ resume() {
 
 # run_pytest KIND ARGUMENT...: runs the tests in tests/KIND
 run_pytest() {
-	local kind=$1 report=$LOG/pytest-$1.xml counts status=0 file before
+	local kind=$1 report counts status=0 file before
+	report=$LOG/pytest-$1-$(date +%m%d-%H%M%S).xml
 	shift
 	[ -d "$TREE/tests/$kind" ] || { fail "$kind: tests/$kind is missing" && return; }
 	file=$(resume_file "$kind")
 	before=$(resume "$file")
 	[ -z "$before" ] || say "$kind: $before tests passed before the last run was stopped"
-	rm -f "$report"
+	find "$LOG" -name 'pytest-*.xml' -mtime +1 -delete
 	(cd "$TREE" && MMPOLICY_RESUME=$file "$VENV/bin/pytest" -p no:cacheprovider -p lab.resume \
 		--junitxml="$report" --durations=10 --durations-min=5 "$@" "tests/$kind") || status=$?
 	read -ra counts <<<"$(sed -nE 's/.*<testsuite .*errors="([0-9]+)" failures="([0-9]+)" skipped="([0-9]+)" tests="([0-9]+)".*/\1 \2 \3 \4/p' "$report" 2>/dev/null)"
