@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 
-from bench import with_table
+from bench import recordings, with_table
 from bench.anon_order import policy
 from bench.large import a_part, large_programs
 from bench.programs import Program, build, chosen_programs, missing
-from bench.recordings import record
 from lab import counting
 from lab.counting import THP, Arm, Results, Sample
 from lab.guest import Guest, new_guest
@@ -110,18 +108,14 @@ def main(argv: list[str]) -> None:
     parser = counting.options("kept", "What adaptive keeps of the gain and of the memory of large "
                               "folios, on programs with hundreds of MB.")  # fmt: skip
     parser.add_argument("--arm", action="append", help="only this arm; may be repeated")
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FOLDER",
-        help="only record in which order the programs touch their memory, for tests/unit",
-    )
+    recordings.add_option(parser)
     parser.add_argument("names", nargs="*", metavar="PROGRAM", help="only these programs")
     chosen: argparse.Namespace = parser.parse_args(argv)
     programs = chosen_programs(a_part(large_programs(), PART), chosen.names)
     build()
     if chosen.record:
-        record(chosen.record, {program.name: program.line() for program in programs}, cpus=2)
+        lines_of = {program.name: program.line() for program in programs}
+        recordings.record(chosen.record, lines_of, cpus=2)
         return
     about = {"sources": counting.hash_of(*SOURCES), "part": f"{PART:g}", "guest": f"2 CPUs, {MEM}"}
     path = chosen.json or KEPT

@@ -235,12 +235,7 @@ def chosen_programs(programs: Sequence[Program], names: Sequence[str]) -> list[P
 def main(argv: list[str]) -> None:
     text = "Compare the policies of anon_order on whole programs. Results in FILE of --json "
     parser = counting.options("programs", text + "are not measured again.", plots=True)
-    parser.add_argument(
-        "--record",
-        type=Path,
-        metavar="FOLDER",
-        help="only record in which order the programs touch their memory, for tests/unit",
-    )
+    recordings.add_option(parser)
     parser.add_argument(
         "--runs", type=int, default=24, metavar="N", help="run each program at most N times"
     )

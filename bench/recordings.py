@@ -15,6 +15,7 @@ Regions of 1 GiB without a touch are left out when pages are numbered.
 
 from __future__ import annotations
 
+import argparse
 import lzma
 import re
 from collections.abc import Callable, Iterator
@@ -161,6 +162,16 @@ def traced(guest: Guest, command: str) -> str:
     must(guest, f"echo 0 >{TRACING}/tracing_on; echo >{TRACING}/trace")
     must(guest, f"echo 1 >{TRACING}/tracing_on; {command}", 1200)
     return must(guest, f"echo 0 >{TRACING}/tracing_on; cat {TRACING}/trace", 1200)
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add --record, the folder of new recordings, to the options of a benchmark."""
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FOLDER",
+        help="only record in which order the programs touch their memory, for tests/unit",
+    )
 
 
 def record(folder: Path, commands: dict[str, str], cpus: int = 1) -> None:

@@ -34,14 +34,13 @@ from bench import THP, thp_settings, unwind_on_signals, with_table
 from bench.collapse import STOPPED, memory_of
 from bench.maintain import memory_cgroups
 from lab import counting
-from lab.guest import COMPILED, SCRIPT, Guest
+from lab.guest import SCRIPT, Guest
 from lab.machine import TREE
 from lab.programs import must, workload
 
 GROUP = "/mmpolicy-bench-tried"
 KEPT = TREE / "bench/tried.json"
 PAGE = TREE / "docs/cli.md"
-SOURCES = f"{TREE}/userspace/src:{TREE}/tests:{TREE}"
 FILL_S = 60.0
 PACE = 200_000  # number of accesses in a quarter of a second; they take some 40 % of a CPU
 PAGE_LINES = ("did  ", "metric  ", "decision  ", "undo  ")
@@ -113,10 +112,9 @@ def sizes_set() -> dict[str, str]:
 
 def tried(*words: str) -> dict[str, Any]:
     """Run a trial; return its exit code, the main lines of its report, and its duration."""
-    env = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONPYCACHEPREFIX": str(COMPILED)}
     begin = time.monotonic()
     argv = [sys.executable, "-m", "mmpolicy", "try", *words, "--yes", "--foreground"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     said = (done.stdout + done.stderr).strip().splitlines()
     page = [each for each in said if each.startswith(PAGE_LINES)]
     return {"exit": done.returncode, "page": page or said[-2:],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any
 from bench import with_table
 from lab import counting
 from lab.counting import THP
-from lab.guest import COMPILED, PYTHON, SCRIPT, Guest, by_line
+from lab.guest import PYTHON, SCRIPT, Guest, by_line
 from lab.machine import TREE
 from lab.policies import example, helper
 from lab.programs import BenchError, must, workload
@@ -209,9 +208,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--only", choices=SERIES, action="append", help="run only on this kernel")
     parser.add_argument("--line", choices=LINES, action="append", help="run only this line")
     given = parser.parse_args(argv)
-    prefix = {**os.environ, "PYTHONPYCACHEPREFIX": str(COMPILED)}
     compile_all = [str(PYTHON), "-m", "compileall", "-q", str(TREE / "userspace/src")]
-    subprocess.run(compile_all, env=prefix, check=True)
+    subprocess.run(compile_all, check=True)
     for series in given.only or SERIES:
         with Guest(series=SERIES[series], flavor="cloud", mem="2G", cpus=2, swap="1G") as guest:
             counting.progress(must(guest, "uname -r").strip())
