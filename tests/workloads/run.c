@@ -3,7 +3,8 @@
  * run [-c CLIENT] PROGRAM [ARGUMENT...]: runs a program and prints one JSON object: ticks (ns of
  * CPU time, under icount instructions), faults and peak memory, including its children. With
  * CLIENT, the program is a server: CLIENT is a shell command that uses the server and is not
- * counted. After it, the server gets SIGTERM.
+ * counted. After it, the server gets SIGTERM. Exits with 0 if the program did, or if that signal
+ * ended the server; another signal is named on standard error.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -60,5 +61,7 @@ int main(int argc, char **argv)
 		die("wait4");
 	printf("{\"ticks\": %llu, \"faults\": %ld, \"kb\": %ld}\n",
 	       ns(usage.ru_utime) + ns(usage.ru_stime), usage.ru_minflt, usage.ru_maxrss);
+	if (WIFSIGNALED(status) && !(client && WTERMSIG(status) == SIGTERM))
+		fprintf(stderr, "run: the program was ended by signal %d\n", WTERMSIG(status));
 	return client ? !(WIFEXITED(status) || WTERMSIG(status) == SIGTERM) : status != 0;
 }
