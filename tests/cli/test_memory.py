@@ -58,7 +58,7 @@ from mmpolicy.memory.picture import (
     terminal,
 )
 from mmpolicy.memory.pressure import Pressure
-from mmpolicy.memory.sample import Layout, Looker, Places, Sample, together
+from mmpolicy.memory.sample import SPOT, Layout, Looker, Places, Sample, together
 from mmpolicy.memory.space import Sizes, Space, Vma
 from mmpolicy.memory.survey import (
     FIGURES,
@@ -335,6 +335,16 @@ def test_places_are_drawn_alike(tree: FakeTree) -> None:
     assert set(drawn) == {(0, 16), (16 * PAGE, 4), (100 * PAGE, 16)}
     assert min(drawn.values()) > 150
     assert Places([]).spots == 0
+
+
+def test_few_places_are_drawn_in_turn() -> None:
+    """Each spot of a small process is read once before any is read again, so that what few of its
+    pages have is found.
+    """
+    places, rng = Places([(0, 1000 * SPOT * PAGE)]), Random(1)
+    turns = [[places.draw(rng) for _ in range(1000)] for _ in range(2)]
+    assert turns[0] != turns[1]
+    assert len(set(turns[0])) == len(set(turns[1])) == 1000
 
 
 def test_where_areas_are_asked_for_what_is_there(tree: FakeTree) -> None:

@@ -48,6 +48,7 @@ WALKED = 64 << 30
 NO_CGROUP = -1  # stands for the cgroup of a page if it cannot be read
 DEVICES = ("/dev/", "anon_inode:", "socket:")
 KEPT = 64  # number of the latest spots with empty pages whose addresses are kept
+FEW = 8192  # with no more spots than this, each is read once before any is read again
 SPARSE = 4  # Above this ratio of mapped to present pages, holes are located before spots are drawn.
 
 
@@ -172,6 +173,7 @@ class Places:
         self._ranges = [each for each in ranges if each[0] < each[1]]
         self._spots = [-(-(end - start) // (SPOT * PAGE)) for start, end in self._ranges]
         self._ends = list(accumulate(self._spots))
+        self._next = array("H")  # the next spots in random order, if there are few
 
     @property
     def spots(self) -> int:
@@ -179,12 +181,20 @@ class Places:
         return self._ends[-1] if self._ends else 0
 
     def draw(self, rng: Random) -> tuple[int, int]:
-        """Return the address and the number of pages of a random spot."""
-        number = rng.randrange(self.spots)
+        """Return the address and the number of pages of a random spot; of FEW spots, none comes
+        again before all have come.
+        """
+        number = self._number(rng)
         place = bisect(self._ends, number)
         first, end = self._ranges[place]
         start = first + (number - self._ends[place] + self._spots[place]) * SPOT * PAGE
         return start, min(SPOT, (end - start) // PAGE)
+
+    def _number(self, rng: Random) -> int:
+        if self.spots > FEW:
+            return rng.randrange(self.spots)
+        self._next = self._next or array("H", rng.sample(range(self.spots), self.spots))
+        return self._next.pop()
 
 
 NOWHERE = Places(())
