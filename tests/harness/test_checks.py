@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -176,6 +177,19 @@ def test_one_table_of_flavors() -> None:
     assert {*listed.split("|")} == series | {"6.12+deb13"}  # which has only Debian's kernel
     for name in names:
         assert (name in kernels("full", "6.12")) != name.endswith("-arm64")
+
+
+@pytest.mark.parametrize("words", ["kernel --series 6.1", "module --series=6.1 --distro cloud"])
+def test_a_series_that_does_not_exist(tmp_path: Path, words: str) -> None:
+    """The error names those that exist; nothing is fetched, so 6.12 is not taken for 6.1."""
+    argv = ["bash", str(TREE / "dev"), *words.split()]
+    environment = {**os.environ, "MMPOLICY_CACHE": str(tmp_path / "cache")}
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    text, _, known = ended.stderr.strip().partition(": there are ")
+    series = {folder.name for folder in (TREE / "kernel-hooks").glob("*/")}
+    assert (text, {*known.split()}) == ("dev: --series 6.1", series | {"6.12+deb13"})
+    assert not (tmp_path / "cache").exists()
 
 
 def test_arm64_has_a_run_of_its_own() -> None:
