@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
 from errno import EACCES, ENOSPC, EROFS
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import Any
 import click
 import pytest
 
+from mmpolicy.ab import presets
 from mmpolicy.errors import Error
 from mmpolicy.host.disk import explained
 from mmpolicy.host.files import READ_REMEDIES
-from mmpolicy.verbs.group import Verbs, _print_no_more
+from mmpolicy.verbs.group import PACKAGE, Verbs, _print_no_more
 
 from .fakes import DEFAULT, FakeTree, Run
+from .kernels import Small
+from .test_fit import NEEDS
 
 KNOB = f"{DEFAULT}/anon_order/fixed/max_order"
 
@@ -31,6 +36,36 @@ def error(run: Run, *words: str) -> tuple[str, dict[str, object]]:
     assert data["version"] == 1
     assert data["error"]["exit"] == result.code
     return data["command"], data["error"]
+
+
+@pytest.mark.parametrize("words", [["policy", "new", "mine"], ["doctor", "--kernel", "vmlinux"]])
+def test_a_file_of_the_package_is_missing(tmp_path: Path, words: list[str]) -> None:
+    """If a file of the command itself is missing, no directory of the user is the cause."""
+    package = tmp_path / "mmpolicy"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    gone = [package / "verbs/skeleton.bpf.c", package / "kernel/needs.h"]
+    for file in gone:
+        file.unlink()
+    (tmp_path / "vmlinux").write_bytes(Small(NEEDS).vmlinux())
+    done = subprocess.run(
+        [sys.executable, "-m", "mmpolicy", *words], capture_output=True, text=True, check=False,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    (path,) = [file for file in gone if str(file) in done.stderr]
+    text = f"mmpolicy: the installation of mmpolicy is incomplete: there is no {path}\n"
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"{text}next: reinstall mmpolicy\n"
+
+
+def test_a_preset_of_the_package_is_missing(
+    run: Run, tree: FakeTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.make_cgroup("/web.service")
+    monkeypatch.setattr(presets, "FOLDER", PACKAGE / "ab/gone")
+    result = run("ab", "run", "--preset", "adaptive", "--unit", "web", "--dry-run")
+    assert (result.code, result.out) == (3, "")
+    assert "is incomplete: there is no" in result.err
+    assert result.err.endswith("next: reinstall mmpolicy\n")
 
 
 def test_a_refusal(run: Run, tree: FakeTree) -> None:

@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from errno import ENOSPC
+from errno import ENOENT, ENOSPC
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +26,7 @@ from mmpolicy.verbs.former import FORMER_VERBS, say
 JSON = "--json"
 # The help shows the whole first sentence of a verb; click would cut it and end it with "...".
 LONG = 1000
+PACKAGE = Path(__file__).parents[1]
 SIGPIPE = SHELL + signal.SIGPIPE
 OUTPUT_REMEDIES = KEEP_REMEDIES | {  # exit code and next step if output fails, by errno
     ENOSPC: (Exit.FAILED, "free space where the output goes; the work of the command is done"),
@@ -136,9 +137,7 @@ class Verbs(Group):
             click.echo("mmpolicy: interrupted", err=True)
             code = SHELL + signal.SIGINT
         except OSError as err:
-            _print_no_more()
-            what = f"use {err.filename}" if err.filename else "print"
-            code = self._tell(words, explain(err.errno or 0, what, OUTPUT_REMEDIES))
+            code = self._tell(words, _incomplete(err) or _of_output(err))
         except ImportError as err:
             from mmpolicy.verbs.libraries import lacking
 
@@ -193,6 +192,21 @@ def _print_no_more() -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.__stdout__.fileno() if sys.__stdout__ else 1)
     os.close(null)
+
+
+def _incomplete(err: OSError) -> Error | None:
+    """Return the error for a file of this package that is missing; None for any other error."""
+    if err.errno != ENOENT or not Path(str(err.filename)).is_relative_to(PACKAGE):
+        return None
+    text = f"the installation of mmpolicy is incomplete: there is no {err.filename}"
+    return Error(text, Exit.LACKING, "reinstall mmpolicy")
+
+
+def _of_output(err: OSError) -> Error:
+    """Return the error for output that failed, and send further output to /dev/null."""
+    _print_no_more()
+    what = f"use {err.filename}" if err.filename else "print"
+    return explain(err.errno or 0, what, OUTPUT_REMEDIES)
 
 
 def _internal(err: Exception) -> Error:
