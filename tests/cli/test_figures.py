@@ -474,7 +474,7 @@ def test_time() -> None:
     said = f"{len(found)} programs take {min(saved):.0f} to {max(saved):.0f} % less CPU time"
     assert said in text
     assert GAIN.startswith(f"{len(found)} programs")
-    assert f"took {min(saved):.0f} to {max(saved):.0f} % less CPU time" in GAIN
+    assert f"saved {min(saved):.0f} to {max(saved):.0f} % of their CPU time" in GAIN
     huge = [each["2 MB"]["ratio"]["cpu"] for each in arms]
     less = [100 * (1 - each["estimate"]) for each in huge if each["high"] < 1]
     more = [100 * (each["estimate"] - 1) for each in huge if each["low"] > 1]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mmpolicy.ab.presets import names
+from mmpolicy.control.trials import SYSTEMD
 from mmpolicy.host.calibration import Calibration, FaultCost
 from mmpolicy.host.huge import read_stat
 from mmpolicy.memory.worth import (
@@ -184,15 +185,15 @@ def test_commands_that_begin_by_loading() -> None:
 
 @pytest.mark.parametrize(("work", "begins"), [(None, ""), ("cmd:cat x/s", "collapse")])
 def test_collapse_begins_with_a_rate_of_work(work: str | None, begins: str) -> None:
-    """Without a rate of work, the next step of `collapse` is the command that lacks
-    only the rate.
+    """Without a rate of work, the next step of `collapse` names what is lacking. It has no command
+    with a word to replace, which would fail if it were typed as it is.
     """
     seen = replace(REST, private_kib=300 * MIB, cpu=21.0)
     answer = Answer(seen, HERE, *judge(seen, HERE))
     assert runnable(answer, work) == begins
-    assert next_step(answer).startswith(
-        'mmpolicy try --unit web.service --candidate collapse --work "cmd:COMMAND/s", where'
-    )
+    step = next_step(answer)
+    assert step.startswith("give --work, too: collapse is kept if CPU time per unit of work falls")
+    assert "COMMAND" not in step and step.endswith("; mmpolicy try --help has an example")
 
 
 def test_hints() -> None:
@@ -419,6 +420,69 @@ def test_what_is_printed(run: Run, host: FakeTree) -> None:
     )
     words = ("do", "time", "price", "way back", "proof")
     assert [each.strip().partition(":")[0] for each in lines[begin : begin + 5]] == [*words]
+
+
+def busy_web(host: FakeTree, clock: Clock) -> None:
+    """Let the service use 40 % of a CPU in the next look, with faults that cost up to 2 %."""
+    folder = "/sys/fs/cgroup/system.slice/web.service"
+    for name, text in ("memory.stat", "anon 1"), ("memory.current", "1"):
+        host.put(f"{folder}/{name}", text)
+    host.put(f"{folder}/cpu.stat", "usage_usec 0")
+
+    def work() -> None:
+        count(host, 11, "web", 2048, 100_000, 200)
+        host.put(f"{folder}/cpu.stat", "usage_usec 4000000")
+
+    count(host, 11, "web", 2048)
+    clock.steps = [work, *[lambda: None] * 9]
+
+
+def test_the_trial_knows_what_the_look_had_as_the_most(
+    run: Run, host: FakeTree, clock: Clock, units: list[list[str]]
+) -> None:
+    """The unit of the trial gets the bound, in percent of the CPU time of the service."""
+    host.put(f"{SYSTEMD}/there", "")
+    busy_web(host, clock)
+    result = run("try", "--unit", "web", "--seconds", "10", "--yes")
+    assert result.code == 0, result.err
+    assert "saves at most 1.6 % of a CPU, 4 % of its CPU time; 17 programs" in result.out
+    (words,) = units
+    assert float(words[words.index("--bound") + 1]) == pytest.approx(4, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "most", "own", "of_run"),
+    [
+        ("", "4.0 h", "", ""),
+        ("--pairs 9", "36 min", " --pairs 9", " --pairs 9"),
+        (
+            "--block 20s --lease 1m",
+            "40 min",
+            " --block 20 --lease 60",
+            " --block 20 --washout 6.67 --interval 0.833 --lease 60",
+        ),
+    ],
+)
+@pytest.mark.parametrize("systemd", [True, False])
+def test_the_time_is_that_of_the_command(
+    run: Run, host: FakeTree, clock: Clock, words: str, most: str, own: str, of_run: str,
+    systemd: bool,
+) -> None:  # fmt: skip
+    """The time of a candidate follows from the blocks that were asked for, and its command has
+    them, too.
+    """
+    busy_web(host, clock)
+    if systemd:
+        host.put(f"{SYSTEMD}/there", "")
+    given = ("try", "--unit", "web", "--seconds", "10", "--dry-run", "--json", *words.split())
+    result = run(*given)
+    assert result.code == 0, result.err
+    (best,) = candidates(result.json).values()
+    assert best["time"] == f"at most {most}; it ends earlier if the answer is clear"
+    assert best["gain"].startswith("saves at most 1.6 % of a CPU, 4 % of its CPU time; 17 programs")
+    trial = f"mmpolicy try --unit web.service --candidate thp-sizes{own}"
+    in_front = f"mmpolicy ab run --preset thp-sizes --unit web.service{of_run} --yes"
+    assert best["commands"] == [trial if systemd else in_front]
 
 
 @pytest.mark.parametrize(

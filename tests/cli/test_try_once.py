@@ -144,6 +144,7 @@ def test_the_plan_says_its_time(run: Run, host: FakeTree, clock: Service) -> Non
     assert f"the trial measures {REDIS} for 480 s, or up to 7680 s if its CPU time or mem" in plan
     assert "and measures again for as long: 16 min to 4.3 h" in plan
     assert "rule: kept if private memory is shown to fall by 32 MiB or more, and 5 %" in plan
+    assert "note: without --work, the trial cannot tell a service that does less" in plan
     assert host.writes == before
 
 

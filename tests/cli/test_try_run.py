@@ -180,6 +180,30 @@ def test_the_price_of_a_gain_is_within_its_margin(
     assert tried().code == 0
 
 
+@pytest.mark.parametrize(
+    ("cpu", "bound", "explained"), [(0.3, "20", True), (0.9, "20", False), (0.3, "", False)]
+)
+def test_a_gain_beyond_what_the_look_had_as_the_most(
+    tried: Callable[..., Result], clock: Service, cpu: float, bound: str, explained: bool
+) -> None:
+    """The page explains a gain that the look before had seemed to rule out, and no other one."""
+    clock.cpu_times = cpu
+    result = tried(*(["--bound", bound] if bound else []))
+    assert result.code == 0, result.err
+    note = (
+        "note       cpu fell by more than the 20 % that the look called the most: the look counts"
+    )
+    assert (note in result.out) == explained
+
+
+def test_the_plan_tells_what_is_missing_without_work(
+    tried: Callable[..., Result], clock: Service
+) -> None:
+    line = "note: without --work, the trial cannot tell a service that does less from a cheaper one"
+    assert line in tried("--dry-run").out
+    assert line not in tried("--dry-run", "--work", "cpu.busy/s").out
+
+
 def test_cpu_time_per_unit_of_work(
     tried: Callable[..., Result], tree: FakeTree, clock: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,8 @@ class Here:
     loaded: bool
     systemd: bool  # systemd restores the kernel's sizes if all processes of a trial are killed
     run_time: str  # duration of a switchback experiment, as text
+    options: str = ""  # options that the user gave for a trial, each after a space
+    pace: str = ""  # those of them for the length, as options of `ab run`
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,17 @@ def _why_no_collapse(seen: Seen) -> str:
 
 def _at_most(percent: float) -> str:
     return f"at most {figure(percent, 2)} % of a CPU"
+
+
+def bound_of(seen: Seen) -> float:
+    """Return the most that folios of 64 kB can save of the faults' cost, in percent of the CPU time
+    of the service; 0 if it used none.
+    """
+    return 100 * seen.gain / seen.cpu if seen.cpu else 0.0
+
+
+def _saves(seen: Seen) -> str:
+    return f"saves {_at_most(seen.gain)}, {figure(bound_of(seen), 2)} % of its CPU time"
 
 
 def hints(seen: Seen, target: str) -> Iterator[str]:
@@ -305,20 +318,24 @@ def _collapse(seen: Seen, here: Here) -> Candidate:
 
 
 def _try(candidate: str, here: Here) -> tuple[str, ...]:
-    return *here.module.commands, f"mmpolicy try {here.target} --candidate {candidate}"
+    return *here.module.commands, _command(here, candidate)
+
+
+def _command(here: Here, candidate: str) -> str:
+    return f"mmpolicy try {here.target} --candidate {candidate}{here.options}"
 
 
 def _own_sizes(seen: Seen, here: Here) -> Candidate:
-    run, undo = f"mmpolicy try {here.target} --candidate {SIZES}", BACK
+    run, undo = _command(here, SIZES), BACK
     if not here.systemd:
         where = "" if here.target == "--host" else f" {here.target}"
-        run = f"mmpolicy ab run --preset {SIZES}{where} --yes"
+        run = f"mmpolicy ab run --preset {SIZES}{where}{here.pace} --yes"
         undo = (
             "mmpolicy ab stop ends the run and restores the sizes; README.md says how to keep them"
         )
     return Candidate(
         SIZES,
-        f"saves {_at_most(seen.gain)}; {GAIN}",
+        f"{_saves(seen)}; {GAIN}",
         seen.gain / LEAST_PERCENT,
         (run,),
         here.run_time,
@@ -344,7 +361,7 @@ def _adaptive(seen: Seen, here: Here) -> Iterator[Candidate]:
     """Yield two candidates: `adaptive` with folios up to 64 kB; for a service with much memory
     also up to 2 MB, which may take more memory.
     """
-    gain, score = f"saves {_at_most(seen.gain)}", seen.gain / LEAST_PERCENT
+    gain, score = _saves(seen), seen.gain / LEAST_PERCENT
     price = (
         "the module takes up to 1 % of the time of faults; memory may grow, but by 5 % at most if "
         "the setting is kept"

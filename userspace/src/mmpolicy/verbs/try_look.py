@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot
 
@@ -36,12 +37,14 @@ from mmpolicy.memory.reach import Reach
 from mmpolicy.memory.survey import FIGURES, Row, Survey
 from mmpolicy.memory.trim import check_possible, modes
 from mmpolicy.memory.worth import Here, Seen, Way
+from mmpolicy.render import duration
 from mmpolicy.verbs.around import HUGE, SHARE, check_may_look, fault_costs, module_here, watch
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.reached import reach_in
 from mmpolicy.verbs.try_now import WAITING, not_now, short_of_memory
 
 CONTROLLERS = "/proc/cgroups"
+WASHOUT = 1 / 3  # share of each block that is not measured
 NO_SIZE = "this kernel has no folios below 2 MB of its own (Linux 6.8)"
 # The counters to read: for each file of a cgroup, the name of a counter in this program and its key
 # in the file.
@@ -199,9 +202,11 @@ def _barred(reached: list[Reach]) -> float:
     return sum(each.kib * each.barred for each in reached) / whole if whole else 0.0
 
 
-def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
+def abilities(
+    host: Host, target: str, path: str, run_time: str, options: Sequence[str], own: Sequence[str]
+) -> Here:
     """Return for each verb or setting that `try` may propose for the cgroup whether this host can
-    run it, and if not, why.
+    run it, and if not, why. options, own: what the user gave, as options of `try` and of `ab run`.
     """
     verbs = {each.name: Way(each.why_not, each.next_step) for each in verbs_here(host)}
     return Here(
@@ -214,6 +219,8 @@ def abilities(host: Host, target: str, path: str, run_time: str) -> Here:
         loaded=host.tree.is_dir(CONTROL),
         systemd=host.tree.is_dir(SYSTEMD),
         run_time=run_time,
+        options="".join(f" {shlex.quote(word)}" for word in options),
+        pace="".join(f" {word}" for word in own),
     )
 
 
@@ -285,8 +292,35 @@ def _module(host: Host, path: str) -> Way:
     return measurable(host.tree, path)._replace(commands=found.commands)
 
 
-def run_time(preset: str) -> str:
-    """Return as text how long a switchback experiment with this preset takes at most."""
+def run_time(preset: str, block: float | None, pairs: int | None) -> str:
+    """Return as text how long a switchback experiment with this preset takes at most.
+
+    block, pairs: seconds of a block and the most pairs, in place of those of the preset.
+    """
     given = read_preset(preset)
-    hours = 2 * given["pairs"] * given["block"] / 3600
-    return f"at most {figure(hours)} h; it ends earlier if the answer is clear"
+    seconds = 2 * (pairs or given["pairs"]) * (block or given["block"])
+    return f"at most {duration(seconds)}; it ends earlier if the answer is clear"
+
+
+def options_of(
+    work: str | None, block: float | None, pairs: int | None, lease: float | None
+) -> list[str]:
+    """Return as words the options of `try` that a later command needs to run the same trial;
+    nothing for what is None. block, lease: in seconds.
+    """
+    words = ["--work", work] if work else []
+    words += ["--block", figure(block, 15)] if block else []
+    words += ["--pairs", str(pairs)] if pairs else []
+    return words + (["--lease", figure(lease, 15)] if lease else [])
+
+
+def pace(block: float | None, pairs: int | None, lease: float | None) -> list[str]:
+    """Return as options of `ab run` the length of a block in seconds, with a wash-out and an
+    interval that fit, the most pairs, and the lease in seconds; nothing for what is None.
+    """
+    words = []
+    if block:
+        words += ["--block", figure(block, 15), "--washout", figure(block * WASHOUT, 3)]
+        words += ["--interval", figure(min(block / 24, 5), 3)]
+    words += ["--pairs", str(pairs)] if pairs else []
+    return words + (["--lease", figure(lease, 15)] if lease else [])

@@ -55,7 +55,7 @@ from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.here import verbs_here
 from mmpolicy.verbs.try_look import counters_of, look
 from mmpolicy.verbs.try_now import WAITING, not_now
-from mmpolicy.verbs.try_run import CPU, MEMORY, WITHOUT_WORK, WORK, Wish
+from mmpolicy.verbs.try_run import CPU, MEMORY, WITHOUT_WORK, WORK, Wish, work_lines
 
 if TYPE_CHECKING:
     import click
@@ -172,6 +172,7 @@ def plan_lines(host: Host, wish: OnceWish) -> Iterator[str]:
     )
     yield f"proof: {BEFORE_AND_AFTER}"
     yield f"rule: {wish.rule()}"
+    yield from work_lines(wish)
 
 
 def keeps(wish: OnceWish) -> str:

@@ -44,15 +44,21 @@ from mmpolicy.verbs.ab_run import planned, run_planned
 from mmpolicy.verbs.commit import change, exclusive
 from mmpolicy.verbs.explain import profile_name
 from mmpolicy.verbs.try_host import RESTORE, change_of, keep_sizes, keeps_sizes, undo_sizes
+from mmpolicy.verbs.try_look import options_of, pace
 from mmpolicy.verbs.try_now import WAITING, not_now
 
 if TYPE_CHECKING:
+    from mmpolicy.ab.report.metric_result import MetricResult
     from mmpolicy.ab.report.report import Report
     from mmpolicy.ab.run.runner import Runner
 
 MEMORY, CPU, WORK = 5, 3, 5  # margins of the metrics: the percentage by which each may get worse
 WITHOUT_WORK = "without --work, the trial cannot tell a service that does less from a cheaper one"
-WASHOUT = 1 / 3  # share of each block that is not measured
+# the causes of a gain that the observation before a trial leaves out of its bound
+UNCOUNTED = (
+    "the look counts page faults alone, not fewer misses of the TLB, nor memory that is cleared in "
+    "one piece"
+)
 
 
 class Try(NamedTuple):
@@ -85,6 +91,9 @@ class Wish:
     block: float | None
     pairs: int | None
     lease: float | None
+    # the most that the observation found page faults to save, in percent of the CPU time of the
+    # service; 0 if unknown
+    bound: float = 0.0
 
     @property
     def words(self) -> list[str]:
@@ -94,19 +103,12 @@ class Wish:
         words += ["--treatment", how.treatment] if how.treatment else []
         for metric in self.metrics():
             words += ["--metric", metric]
-        if self.block:
-            words += ["--block", figure(self.block, 15)]
-            words += ["--washout", figure(self.block * WASHOUT, 3)]
-            words += ["--interval", figure(min(self.block / 24, 5), 3)]
-        return words + self.limits
+        return words + pace(self.block, self.pairs, self.lease)
 
     @property
-    def limits(self) -> list[str]:
-        """Return as words --pairs and --lease if the user gave them: `try` passes both on to `ab
-        run`.
-        """
-        words = ["--pairs", str(self.pairs)] if self.pairs else []
-        return words + (["--lease", figure(self.lease, 15)] if self.lease else [])
+    def options(self) -> list[str]:
+        """Return as words the options of `try` that the user gave for this trial."""
+        return options_of(self.work, self.block, self.pairs, self.lease)
 
     @property
     def treatment(self) -> str:
@@ -184,6 +186,16 @@ def plan_lines(wish: Wish, experiment: Plan) -> Iterator[str]:
     if wish.candidate == SIZES:
         yield "in the blocks of the treatment, all programs of the host get these sizes"
     yield f"rule: {wish.rule()}"
+    yield from work_lines(wish)
+
+
+def work_lines(wish: Wish) -> Iterator[str]:
+    """Yield the line of a plan that says what the trial cannot tell without --work."""
+    if not wish.work:
+        yield (
+            f"note: {WITHOUT_WORK}; with --work METRIC, such as requests a second, the answer is "
+            "one per unit of work"
+        )
 
 
 def keeps(tree: Tree, wish: Wish) -> str:
@@ -230,7 +242,7 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
         raise runner.failure
     report = _report(trial.file)
     code = _exit(runner, report)
-    page = list(_page(trial, runner, report))
+    page = list(_page(trial, runner, report, wish.bound))
     if code != Exit.DONE:
         reason = _why_back(runner, report)
         page.append(f"decision   not kept, the former state is restored: {reason}")
@@ -285,8 +297,8 @@ def _why_back(runner: Runner, report: Report) -> str:
     return "the trial shows no gain"
 
 
-def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
-    """Yield the lines of the trial's report that come before the decision."""
+def _page(trial: Trial, runner: Runner, report: Report, bound: float) -> Iterator[str]:
+    """Yield the lines of the trial's report that come before the decision. bound: that of Wish."""
     blocks = runner.recording.blocks
     against = "the sizes of before" if trial.candidate == SIZES else "stock"
     yield f"tried      {trial.candidate} ({trial.treatment}) on {trial.cgroup}, against {against}"
@@ -302,11 +314,20 @@ def _page(trial: Trial, runner: Runner, report: Report) -> Iterator[str]:
     yield f"verdict    {report.verdict()}"
     for note in report.notes():
         yield f"note       {note}"
+    for row in report.rows:
+        if row.metric.name == "cpu" and bound and is_beyond(row, bound):
+            most = f"the {figure(bound, 2)} % that the look called the most"
+            yield f"note       cpu fell by more than {most}: {UNCOUNTED}"
     if not any(row.metric.name == "work" for row in report.rows):
         yield f"note       {WITHOUT_WORK}"
     yield f"samples    {trial.file}; mmpolicy ab report FILE shows all figures, and plots"
     if runner.end["note"]:
         yield f"state      {runner.end['note']}"
+
+
+def is_beyond(row: MetricResult, bound: float) -> bool:
+    """Return whether a metric is shown to have fallen by more than `bound` percent."""
+    return bool(row.effect and row.relative and row.shown(row.effect.high) < -bound)
 
 
 def _keep(host: Host, wish: Wish, trial: Trial) -> str:

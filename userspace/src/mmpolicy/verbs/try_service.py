@@ -50,6 +50,7 @@ from mmpolicy.memory.worth import (
     Here,
     Seen,
     Way,
+    bound_of,
     hints,
     judge,
 )
@@ -68,7 +69,15 @@ from mmpolicy.verbs.options import (
 )
 from mmpolicy.verbs.reached import SHOWN
 from mmpolicy.verbs.try_host import arm, check_systemd
-from mmpolicy.verbs.try_look import abilities, look, measurable, own_sizes, run_time
+from mmpolicy.verbs.try_look import (
+    abilities,
+    look,
+    measurable,
+    options_of,
+    own_sizes,
+    pace,
+    run_time,
+)
 
 if TYPE_CHECKING:
     from mmpolicy.control.trials import Trial
@@ -109,6 +118,7 @@ class TryOptions:
     lease: float | None
     watch: float | None
     trial: str | None
+    bound: float | None
     yes: bool
     foreground: bool
     out: Path | None
@@ -181,6 +191,7 @@ class Answer:
     help="With --watch: test the setting of this trial, not the one kept last; with --report: "
     "print the report of this trial.",
 )
+@click.option("--bound", type=float, hidden=True, help="For the unit of a trial: see Wish.bound.")
 @click.option("--yes", is_flag=True, help="Begin without asking.")
 @click.option(
     "--foreground", is_flag=True, help="Run the trial in the foreground, not as a unit of systemd."
@@ -349,7 +360,9 @@ def _answer(host: Host, path: str, given: TryOptions) -> Answer:
     """Observe the service, and judge the candidates that the user did not exclude."""
     seen = look(host, path, given.seconds)
     target = "--host" if given.whole_host else option_of(path)
-    here = abilities(host, target, path, run_time(PRESET))
+    time, length = run_time(PRESET, given.block, given.pairs), (given.block, given.pairs)
+    options = options_of(given.work, *length, given.lease)
+    here = abilities(host, target, path, time, options, pace(*length, given.lease))
     return Answer(seen, here, *judge(seen, here, given.without, given.whole_host))
 
 
@@ -380,8 +393,8 @@ def next_step(answer: Answer) -> str:
     best = _best(answer)
     if best and best.lacks_work(None):
         return (
-            f'mmpolicy try {answer.here.target} --candidate {best.name} --work "cmd:COMMAND/s", '
-            "where COMMAND prints the number of requests so far: CPU time is compared per request"
+            f"give --work, too: {best.name} is kept if CPU time per unit of work falls, so its "
+            "trial needs a count of the work, such as requests; mmpolicy try --help has an example"
         )
     return NEXT_OF[answer.verdict]
 
@@ -452,7 +465,8 @@ def _try(
         lines = [*try_once.plan_lines(host, once), f"if kept: {try_once.keeps(once)}"]
         run = partial(try_once.carry_out, host, once)
     else:
-        wish = Wish(candidate, *words)
+        bound = bound_of(answer.seen) if answer else given.bound or 0.0
+        wish = Wish(candidate, *words, bound * (try_run.TRIES[candidate].gains == "cpu"))
         experiment = try_run.planned_of(ctx, wish)
         lines = [*try_run.plan_lines(wish, experiment), f"if kept: {keeps(host.tree, wish)}"]
         run = partial(try_run.carry_out, host, wish, experiment)
@@ -487,11 +501,10 @@ def _words(wish: Wish, file: str, watch: float | None) -> list[str]:
     """
     words = ["try", *(["--host"] if wish.cgroup == HOST else ["--cgroup", wish.cgroup])]
     words += ["--candidate", wish.candidate]
-    words += ["--yes", "--foreground"]
-    words += ["--work", wish.work] if wish.work else []
-    words += ["--block", figure(wish.block, 15)] if wish.block else []
+    words += ["--yes", "--foreground", *wish.options]
     words += ["--watch", f"{watch:g}%"] if watch else []
-    return [*words, *wish.limits, "--out", file]
+    words += ["--bound", figure(wish.bound, 15)] if wish.bound else []
+    return [*words, "--out", file]
 
 
 def _run_here(
@@ -528,8 +541,8 @@ def _seen_lines(host: Host, path: str, seen: Seen) -> Iterator[str]:
     )
     yield (
         f"  faults   cost at most {figure(seen.fault_cpu, 2)} % of a CPU, of which folios (pages "
-        f"in one piece) of 64 kB save at most {figure(seen.gain, 2)} %; the cost of a fault is "
-        f"from {seen.cost_from}"
+        f"in one piece) of 64 kB save at most {figure(seen.gain, 2)} % of a CPU; the cost of a "
+        f"fault is from {seen.cost_from}"
     )
     yield (
         f"  memory   {mib['memory']:.0f} MiB, {mib['private']:.0f} MiB of it private, of which "
