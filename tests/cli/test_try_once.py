@@ -127,7 +127,9 @@ def test_the_best_answer_is_run(tried: Callable[..., Result], run: Run, host: Fa
     assert "decision   kept: memory -94 %" in page
     assert (last(host).phase, standing(host, last(host))) == (DONE, DONE)
     status = run("try", "--status")
-    first, decision, repeat, undo = status.out.splitlines()
+    first, *effects, decision, repeat, undo, whole = status.out.splitlines()
+    assert effects == [line for line in page.splitlines() if line.startswith("metric     ")]
+    assert whole == "report     mmpolicy try --report shows the whole page"
     assert (status.code, first.startswith("done once: trim on")) == (0, True)
     assert decision.endswith("; it lasts until the next start of the service")
     again = "the next start does not repeat the work: mmpolicy trim --unit redis.service"
@@ -263,7 +265,7 @@ def test_a_later_look_remembers(
     assert sum("tried: " in line for line in lines) == 1
     assert run("try", "--report").code == other.exit
     report = run("try", "--report", "--trial", old.name)
-    assert (report.code, "now        back" in report.out) == (7, True)
+    assert (report.code, "now        changed nothing" in report.out) == (7, True)
     assert old.name in run("try", "--list").out
     html = run("try", "--report", "--html", str(host.real("/page.html")))
     assert (html.code, "trim was measured before and after, without samples" in html.err) == (
@@ -405,6 +407,7 @@ def test_what_ends_it(tried: Callable[..., Result], run: Run, host: FakeTree,
     result = tried("--candidate", "trim")
     assert (result.code, seen) == (143, [RUNNING])
     assert "decision   not kept: interrupted, by SIGTERM; no setting has changed" in result.out
+    assert run("try", "--status").out.startswith("changed nothing: trim on ")
     assert all(path != SPLIT for path, _ in host.writes)
     last(host).keep(host, phase=RUNNING)
     assert standing(host, last(host)) == CUT_OFF

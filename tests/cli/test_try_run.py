@@ -28,10 +28,13 @@ from mmpolicy.control.trials import (
     RUN,
     RUNNING,
     SYSTEMD,
+    UNTOUCHED,
     Trial,
     read_trials,
     standing,
 )
+from mmpolicy.errors import Error, Exit
+from mmpolicy.verbs.ab_run import run_planned
 
 from .ab_world import World
 from .fakes import CONTROL, FakeTree, Result, Run, read_named
@@ -116,6 +119,12 @@ def test_a_gain_is_kept(
     assert standing(tree, last(tree)) == KEPT
     report = run("try", "--report")
     assert (report.code, report.out) == (0, result.out + "now        kept\n")
+    status = run("try", "--status").out.splitlines()
+    assert status[1:] == [
+        *(line for line in page if line.startswith("metric     ")),
+        *page[-2:],
+        "report     mmpolicy try --report shows the whole page",
+    ]
     html = tmp_path / "page.html"
     assert run("try", "--report", "--html", str(html)).code == 0
     assert f"decision   kept: {WEB} is bound" in html.read_text()
@@ -320,6 +329,98 @@ def test_systemd_runs_the_same_trial(
     assert read_trials(tree) == []
 
 
+def test_systemd_refuses_the_trial(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """--status has the trial that systemd did not start, not the trial before."""
+    clock.cpu_times = 0.9
+    assert tried().code == 0
+    before = read_named(tree)
+    hint = "journalctl -u mmpolicy-try"
+
+    def refuse(*_given: object) -> None:
+        raise Error("systemd did not start the unit: Access denied", Exit.FAILED, hint)
+
+    tree.real(SYSTEMD).mkdir(parents=True)
+    tree.make_cgroup("/db.service")
+    for name in "memory.stat", "memory.current", "cpu.stat":
+        tree.put(f"/sys/fs/cgroup/db.service/{name}", tree.read(f"/sys/fs/cgroup{WEB}/{name}"))
+    monkeypatch.setattr("mmpolicy.verbs.try_service.start_own_unit", refuse)
+    result = run("try", "--unit", "db", "--candidate", "adaptive", "--yes")
+    assert (result.code, "Access denied" in result.err) == (1, True), result.err
+    assert read_named(tree) == before
+    first, decision, _ = run("try", "--status").out.splitlines()
+    assert first.startswith("changed nothing: adaptive on /db.service, started ")
+    assert decision == (
+        "decision   not started, so nothing has changed: systemd did not start the unit: Access "
+        f"denied; next: {hint}"
+    )
+    assert run("try", "--report").code == 1
+    assert [each.phase for each in read_trials(tree)] == [KEPT, UNTOUCHED]
+
+
+def test_a_trial_that_ends_before_its_first_block(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Nothing went `back`, as nothing had changed."""
+
+    def begin(*given: Any) -> Any:
+        clock.full = 50.0  # memory becomes short between the plan and the first block
+        clock.put()
+        return run_planned(*given)
+
+    monkeypatch.setattr("mmpolicy.verbs.try_run.run_planned", begin)
+    before = read_named(tree)
+    result = tried()
+    assert result.code == 1, result.out + result.err
+    assert "decision   not kept, no block has run: guard 'cgroup:" in result.out
+    assert run("try", "--status").out.startswith(f"changed nothing: adaptive on {WEB}, started ")
+    assert read_named(tree) == before
+
+
+@pytest.mark.parametrize("when", ["in a block", "while it keeps"])
+def test_the_module_is_unloaded_meanwhile(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
+    monkeypatch: pytest.MonkeyPatch, when: str,
+) -> None:  # fmt: skip
+    """The page says that all is at stock, and has the command to go on."""
+
+    def end(*given: Any) -> Any:
+        runner = run_planned(*given)
+        tree.make_unloaded()
+        return runner
+
+    clock.cpu_times = 0.9
+    if when == "in a block":
+        clock.at = [(9.0, tree.make_unloaded)]
+    else:
+        monkeypatch.setattr("mmpolicy.verbs.try_run.run_planned", end)
+    assert tried().code in (1, 3)
+    assert not tree.exists(FILE)
+    first, *_, decision, _ = run("try", "--status").out.splitlines()
+    assert first.startswith(f"back: adaptive on {WEB}, started ")
+    assert decision == (
+        "decision   not kept: the module was unloaded meanwhile, so all is at stock; next: "
+        "mmpolicy load && mmpolicy try --unit web.service --candidate adaptive --block 4"
+    )
+
+
+def test_the_module_is_unloaded_later(
+    tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service
+) -> None:
+    """--status has the command that applies a kept setting again."""
+    clock.cpu_times = 0.9
+    assert tried().code == 0
+    tree.make_unloaded()
+    line = run("try", "--status").out.splitlines()[-1]
+    text = "next: the module is not loaded, so all is at stock; mmpolicy load && "
+    assert line == f"{text}mmpolicy apply {MANIFESTS} applies the setting again"
+    assert run("load").code == run("apply", str(tree.real(MANIFESTS))).code == 0
+    assert standing(tree, last(tree)) == KEPT
+
+
 def test_status_and_stop_of_a_trial_that_runs(
     tried: Callable[..., Result], run: Run, tree: FakeTree, clock: Service,
     monkeypatch: pytest.MonkeyPatch,
@@ -345,9 +446,9 @@ def test_status_and_stop_of_a_trial_that_runs(
     assert status["experiment"]["block"] == 3
     assert text.startswith(f"running: adaptive on {WEB}, started ")
     assert ended
-    assert run("try", "--status").out.endswith(
-        "the former state is restored: interrupted, by SIGTERM\n"
-    )
+    *_, decision, whole = run("try", "--status").out.splitlines()
+    assert decision.endswith("the former state is restored: interrupted, by SIGTERM")
+    assert whole == "report     mmpolicy try --report shows the whole page"
 
 
 def test_what_is_left_of_a_trial_that_was_killed(

@@ -156,8 +156,9 @@ def test_from_the_trial_to_the_proof(
     assert all(pair["cpu"][1] < 0.91 * pair["cpu"][0] for pair in pairs)  # stock comes first
     lines = run("try", "--status").out.splitlines()
     assert lines[0].startswith("kept: ")
-    assert "the test ended with its process; the setting stays" in lines[3]
-    assert lines[4].startswith("watch      cpu: -10 % (95 %: -10 .. -10 %); it pays")
+    watch = lines.index("report     mmpolicy try --report shows the whole page") + 1
+    assert "the test ended with its process; the setting stays" in lines[watch]
+    assert lines[watch + 1].startswith("watch      cpu: -10 % (95 %: -10 .. -10 %); it pays")
     assert run("try", "--status", "--json").json["watch"]["pairs"] == len(pairs)
     export = run("export").out
     assert f'mmpolicy_try_watch_running{{cgroup="{WEB}"}} 0.0' in export
@@ -177,7 +178,7 @@ def test_status_has_the_proofs_of_earlier_trials(run: Run, tree: FakeTree, kept:
     )
     lines = run("try", "--status").out.splitlines()
     assert lines[0] == "back: adaptive on /other, started 2026-01-02"
-    assert lines[2] == f"earlier    try-1: profile web on {WEB}"
+    assert lines[3] == f"earlier    try-1: profile web on {WEB}"
     assert lines[-1].startswith("watch      cpu: -10 % (95 %: -11 .. -9 %); it pays"), lines
     found = run("try", "--status", "--json").json
     assert found["watch"] is None

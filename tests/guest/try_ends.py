@@ -267,10 +267,10 @@ def check(kind: str, before: tuple[State, list[str]]) -> tuple[str, str]:
         return "no record", "" if now == before else f"changed: {now}"
     found = json.loads(text)
     stands = found["standing"]
-    whole = stands in ("cut off", "back")
+    whole = stands in ("cut off", "back", "changed nothing")
     if (code == Exit.DRIFT) != (stands == "half kept"):
         return stands, f"exit {code}"
-    if stands not in ("cut off", "back", "kept", "half kept", "changed since"):
+    if not whole and stands not in ("kept", "half kept", "changed since"):
         return stands, "that is no end"
     if whole != (now == before):
         return stands, f"the state: {before} -> {now}"

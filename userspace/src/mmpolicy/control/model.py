@@ -160,7 +160,10 @@ class Control:
 
     def point_names(self, profile: str) -> list[str]:
         """Return the names of the points of a profile."""
-        return self.tree.dirs(f"{PROFILES}/{pick('profile', profile, self.profiles())}")
+        profiles = self.profiles()
+        if profile not in profiles:
+            check_loaded(self.tree)  # the module may have been unloaded meanwhile
+        return self.tree.dirs(f"{PROFILES}/{pick('profile', profile, profiles)}")
 
     def points(self, profile: str) -> Iterator[Point]:
         """Yield every point of a profile."""

@@ -31,11 +31,15 @@ RUN = "try, pid "  # beginning of the text in the lock file while a trial holds 
 VERSION = 1
 # beginning of the line of a trial's report that says what the trial has decided
 DECISION = "decision   "
+# beginning of the lines of a trial's report that have the effect on a metric
+EFFECT = "metric     "
 MAINTAIN = "mmpolicy-maintain.service"
 ENABLED = f"/etc/systemd/system/multi-user.target.wants/{MAINTAIN}"
 RUNNING, KEEPING, KEPT, BACK = "running", "keeping", "kept", "back"  # phases of a trial
 # also a phase: the candidate ran once, and its effect is kept; there is no setting to keep
 DONE = "done once"
+# also a phase: the trial ended before its first block, or before its verb had worked
+UNTOUCHED = "changed nothing"
 CUT_OFF, HALF_KEPT, CHANGED = "cut off", "half kept", "changed since"
 LEFT = "not put back"
 # `try --watch` was killed while it compared the kept setting with stock, so the service is at stock
@@ -81,6 +85,11 @@ class Trial:
         return self.page[begins[-1] :] if begins else ()
 
     @property
+    def effects(self) -> tuple[str, ...]:
+        """Return the lines of the trial's report that have an effect with its interval."""
+        return tuple(line for line in self.page if line.startswith(EFFECT))
+
+    @property
     def manifest(self) -> str:
         """Return the path of the manifest by which a boot restores the kept setting."""
         return file_of(self.profile)
@@ -120,7 +129,7 @@ def standing(tree: Tree, trial: Trial) -> str:
     """Return the phase of a trial; if the host no longer agrees with it, return how, such as
     CUT_OFF.
     """
-    if trial.phase in (BACK, DONE):
+    if trial.phase in (BACK, DONE, UNTOUCHED):
         return trial.phase
     if trial.phase in (RUNNING, KEEPING) and running(tree):
         return trial.phase

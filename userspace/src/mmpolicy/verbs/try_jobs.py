@@ -14,6 +14,7 @@ from typing import Any
 from mmpolicy.ab.samples import load
 from mmpolicy.control.experiment import LOOK_AGAIN_S, PATIENCE_S, end_it, live
 from mmpolicy.control.experiment import running as experiment_of
+from mmpolicy.control.keys import MANIFESTS
 from mmpolicy.control.trials import (
     CHANGED,
     CUT_OFF,
@@ -32,7 +33,7 @@ from mmpolicy.control.trials import (
 )
 from mmpolicy.control.watched import ENDED, read_watched, watched_of
 from mmpolicy.errors import Error, Exit
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.worth import ONCE
 from mmpolicy.render import duration, emit, table
@@ -47,6 +48,11 @@ NEXT = {
     CHANGED: "the setting that was kept is no longer in force; mmpolicy log has the changes that "
     "mmpolicy made",
 }
+UNLOADED = (
+    f"the module is not loaded, so all is at stock; mmpolicy load && mmpolicy apply {MANIFESTS} "
+    "applies the setting again"
+)
+REPORT = "report     mmpolicy try --report shows the whole page"
 ONCE_CUT_OFF = (
     "the trial was killed; no setting has changed, but its verb may have changed memory: try again"
 )
@@ -56,12 +62,36 @@ def _last(tree: Tree) -> Trial:
     trials = read_trials(tree)
     if not trials:
         text = f"no trial has run: there is no record in {tree.real(FOLDER)}"
-        raise Error(text, Exit.FAILED, "mmpolicy try --unit NAME")
+        raise Error(text, Exit.FAILED, "mmpolicy try --help has an example")
     return trials[-1]
 
 
 def _line(trial: Trial, stands: str) -> str:
     return f"{stands}: {trial.candidate} on {trial.cgroup}, started {trial.started}"
+
+
+def _is_unloaded(tree: Tree, trial: Trial) -> bool:
+    """Return whether a setting that was kept is not in force just because the module is not
+    loaded.
+    """
+    own = trial.profile and not trial.maintained
+    return bool(own) and not tree.is_dir(CONTROL) and tree.exists(trial.manifest)
+
+
+def _next_step(tree: Tree, trial: Trial, stands: str) -> str:
+    """Return as text why the host does not agree with the decision of a trial, or why there is
+    none, with the command to type; "" if all is as decided.
+    """
+    if stands == CUT_OFF and trial.candidate in ONCE:
+        return ONCE_CUT_OFF
+    if stands == CHANGED and _is_unloaded(tree, trial):
+        return UNLOADED
+    if stands in NEXT:
+        return NEXT[stands] + trial.undo * (stands == HALF_KEPT)
+    if (trial.phase, stands) == (KEEPING, KEPT):
+        text = "the trial ended before it could record that the setting is kept"
+        return f"{text}; this undoes it: {trial.undo}"
+    return ""
 
 
 def _progress(host: Host, trial: Trial) -> dict[str, Any]:
@@ -80,9 +110,9 @@ def _told_of_phase(now: dict[str, Any]) -> Iterator[str]:
 
 
 def tell_status(host: Host, want_json: bool) -> int:
-    """Print the progress of the last trial, and whether its setting is in force; then the settings
-    of earlier trials that `try --watch` still tests. Return the exit code: Exit.DRIFT if a killed
-    trial has left changes, else 0.
+    """Print the progress of the last trial, or its effects and decision, and whether its setting is
+    in force; then the settings of earlier trials that `try --watch` still tests. Return the exit
+    code: Exit.DRIFT if a killed trial has left changes, else 0.
     """
     trial = _last(host.tree)
     stands = standing(host.tree, trial)
@@ -97,15 +127,13 @@ def tell_status(host: Host, want_json: bool) -> int:
         yield _line(trial, stands)
         if now:
             yield from _told_of_phase(now) if trial.doing else told_of_run(now)
-        if stands == CUT_OFF and trial.candidate in ONCE:
-            yield f"next: {ONCE_CUT_OFF}"
-        elif stands in NEXT:
-            yield f"next: {NEXT[stands]}" + trial.undo * (stands == HALF_KEPT)
-        elif (trial.phase, stands) == (KEEPING, KEPT):
-            text = "the trial ended before it could record that the setting is kept"
-            yield f"next: {text}; this undoes it: {trial.undo}"
-        else:
-            yield from trial.decision
+        step = _next_step(host.tree, trial, stands)
+        if not step:
+            yield from (*trial.effects, *trial.decision)
+        if trial.decision:
+            yield REPORT
+        if step:
+            yield f"next: {step}"
         if watched:
             yield from watch_lines(host.tree, watched)
         for each in others:

@@ -26,12 +26,15 @@ from mmpolicy.ab.shift import Change
 from mmpolicy.ab.sources import ARMS, Command, Reader, Sample
 from mmpolicy.control.trials import (
     BACK,
+    DECISION,
     DONE,
+    EFFECT,
     ENABLED,
     KEEPING,
     KEPT,
     MAINTAIN,
     SYSTEMD,
+    UNTOUCHED,
     Trial,
     file_of,
 )
@@ -189,7 +192,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     """
     trial, verbs = trial.keep(host.tree), wish.treatment
     with noted() as caught:
-        run = _Run(host, wish, caught)
+        run, begun = _Run(host, wish, caught), False
         page = [
             f"tried      {verbs} on {wish.cgroup}, measured before and after",
             f"rule       {wish.rule()}",
@@ -205,12 +208,12 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
                 longest = figure(TIMES * wish.seconds)
                 text = f"{prices[0]} varies too much to be judged in {longest} s"
                 reason = f"{text}, so {verbs} did not run; a longer --block measures more precisely"
-                return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason)
+                return _back(host, trial, page, int(Exit.INCONCLUSIVE), reason, begun)
             page += [f"note       {name} varies much: a gain of less than {percent:.0f} % may not "
                      "be shown" for name, percent in noisy.items()]  # fmt: skip
             again_s = len(before.cpu) / PARTS * wish.seconds
             doing = f"phase 2 of 3, {verbs}; the measurement after it takes {duration(again_s)}"
-            trial = run.does(trial, doing)
+            trial, begun = run.does(trial, doing), True
             for name in ONCE[wish.candidate].verbs:
                 page += run.work(name, options)
             trial = run.does(trial, f"phase 3 of 3, measurement after {verbs}", again_s)
@@ -218,11 +221,11 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
         except (StoppedError, Error) as err:
             code = SHELL + caught[0] if caught else int(Exit.FAILED)
             reason = err.message if isinstance(err, Error) else str(err)
-            return _back(host, trial, page, code, reason)
+            return _back(host, trial, page, code, reason, begun)
     gap = 1 + (after.began - before.ended) / (wish.seconds / PARTS)
     changes = {name: Change.of(getattr(before, name), getattr(after, name), gap)
                for name in MARGINS if getattr(before, name)}  # fmt: skip
-    page += [f"metric     {name}: {change.text()}" for name, change in changes.items()]
+    page += [f"{EFFECT}{name}: {change.text()}" for name, change in changes.items()]
     page.append(
         "note       measured before and after: all else that changed meanwhile is part of the "
         "difference"
@@ -235,7 +238,7 @@ def carry_out(host: Host, wish: OnceWish, trial: Trial) -> Trial:
     if wish.candidate == "maintain":
         return _maintain(host, wish, trial, page)
     page += [
-        f"decision   kept: {reason}; it lasts until the next start of the service",
+        f"{DECISION}kept: {reason}; it lasts until the next start of the service",
         f"repeat     the next start does not repeat the work: {repeated(wish, options)}",
         "undo       restart the service; no setting has changed",
     ]
@@ -326,10 +329,13 @@ def _gains(name: str, change: Change) -> bool:
     return change.high < 0 and change.estimate <= -least
 
 
-def _back(host: Host, trial: Trial, page: list[str], code: int, reason: str) -> Trial:
+def _back(
+    host: Host, trial: Trial, page: list[str], code: int, reason: str, begun: bool = True
+) -> Trial:
+    """Record that nothing is kept. begun: whether the verbs of the candidate have begun to work."""
     end = "no setting has changed, so there is nothing to undo"
-    page.append(f"decision   not kept: {reason}; {end}")
-    return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
+    page.append(f"{DECISION}not kept: {reason}; {end}")
+    return trial.keep(host.tree, phase=BACK if begun else UNTOUCHED, exit=code, page=tuple(page))
 
 
 def _maintain(host: Host, wish: OnceWish, trial: Trial, page: list[str]) -> Trial:
@@ -351,7 +357,7 @@ def _maintain(host: Host, wish: OnceWish, trial: Trial, page: list[str]) -> Tria
         tree.drop(file)
         _back(host, trial, page, int(err.exit_code), err.message)
         raise
-    page += [f"decision   kept: {MAINTAIN} works for {wish.unit or wish.cgroup}",
+    page += [f"{DECISION}kept: {MAINTAIN} works for {wish.unit or wish.cgroup}",
              f"undo       {undo}"]  # fmt: skip
     return trial.keep(tree, phase=KEPT, exit=0, page=tuple(page), undo=undo)
 

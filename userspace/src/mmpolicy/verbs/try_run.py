@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -28,16 +29,27 @@ from mmpolicy.control.manifest import Manifest
 from mmpolicy.control.manifest import save as save_state
 from mmpolicy.control.model import Control
 from mmpolicy.control.state import bind_unit, changed_keys, plan, profiles_of, read_state
-from mmpolicy.control.trials import BACK, KEEPING, KEPT, Trial, file_of, undo_of
+from mmpolicy.control.trials import (
+    BACK,
+    DECISION,
+    EFFECT,
+    KEEPING,
+    KEPT,
+    UNTOUCHED,
+    Trial,
+    file_of,
+    undo_of,
+)
 from mmpolicy.control.units import check_unit, units_of
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import LOAD, Error, Exit
 from mmpolicy.figures import figure
 from mmpolicy.host.cgroups import cgroup_folders, find_bindable
-from mmpolicy.host.files import Tree
+from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.service import Watch
 from mmpolicy.host.signals import SHELL
-from mmpolicy.memory.worth import SIZES
+from mmpolicy.memory.findings import option_of
+from mmpolicy.memory.worth import BY_MODULE, SIZES
 from mmpolicy.verbs.ab_plan import Plan
 from mmpolicy.verbs.ab_preset import plan_lines as experiment_lines
 from mmpolicy.verbs.ab_run import planned, run_planned
@@ -244,9 +256,9 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
     code = _exit(runner, report)
     page = list(_page(trial, runner, report, wish.bound))
     if code != Exit.DONE:
-        reason = _why_back(runner, report)
-        page.append(f"decision   not kept, the former state is restored: {reason}")
-        return trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page))
+        phase = BACK if runner.begun or runner.end["note"] else UNTOUCHED
+        page.append(f"{DECISION}{_not_kept(host.tree, wish, runner, report, phase)}")
+        return trial.keep(host.tree, phase=phase, exit=code, page=tuple(page))
     try:
         if wish.candidate == SIZES:
             before, sizes = change_of(host.tree, wish.treatment)
@@ -259,12 +271,27 @@ def carry_out(host: Host, wish: Wish, experiment: Plan, trial: Trial) -> Trial:
             undo = _keep(host, wish, trial)
             kept = f"{wish.cgroup} is bound to the profile {profile}"
     except Error as err:
-        page.append(f"decision   not kept, the former state is restored: {err.message}")
-        trial.keep(host.tree, phase=BACK, exit=int(err.exit_code), page=tuple(page), undo="")
-        raise
-    page.append(f"decision   kept: {kept}")
+        gone = _unloaded(host.tree, wish)
+        text = f"not kept, the former state is restored: {err.message}"
+        page.append(f"{DECISION}{_at_stock(gone) if gone else text}")
+        code = int((gone or err).exit_code)
+        trial.keep(host.tree, phase=BACK, exit=code, page=tuple(page), undo="")
+        raise gone or err from err
+    page.append(f"{DECISION}kept: {kept}")
     page.append(f"undo       {undo}")
     return trial.keep(host.tree, phase=KEPT, exit=code, page=tuple(page), undo=undo)
+
+
+def _unloaded(tree: Tree, wish: Wish) -> Error | None:
+    """Return the error for a setting that needs the module, if the module was unloaded while the
+    trial ran; else None.
+    """
+    if wish.candidate not in BY_MODULE or tree.is_dir(CONTROL):
+        return None
+    words = " ".join(map(shlex.quote, ("--candidate", wish.candidate, *wish.options)))
+    text = "the module was unloaded meanwhile, so all is at stock"
+    again = f"{LOAD} && mmpolicy try {option_of(wish.cgroup)} {words}"
+    return Error(text, Exit.LACKING, again)
 
 
 def _report(file: str) -> Report:
@@ -284,6 +311,18 @@ def _exit(runner: Runner, report: Report) -> int:
     if runner.end["status"] != "done":
         return int(Exit.FAILED)
     return int(report.exit)
+
+
+def _not_kept(tree: Tree, wish: Wish, runner: Runner, report: Report, phase: str) -> str:
+    """Return the decision of a trial that keeps nothing, with the reason, as text."""
+    if runner.end["status"] != "done" and (gone := _unloaded(tree, wish)):
+        return _at_stock(gone)
+    state = "no block has run" if phase == UNTOUCHED else "the former state is restored"
+    return f"not kept, {state}: {_why_back(runner, report)}"
+
+
+def _at_stock(gone: Error) -> str:
+    return f"not kept: {gone.message}; next: {gone.next_step}"
 
 
 def _why_back(runner: Runner, report: Report) -> str:
@@ -310,7 +349,7 @@ def _page(trial: Trial, runner: Runner, report: Report, bound: float) -> Iterato
         if row.effect:
             ends = row.ends(row.effect.low, row.effect.high)
             effect = f"{row.text(row.effect.estimate)} (95 %: {ends})"
-        yield f"metric     {row.metric.name}: {effect}; {row.verdict()}"
+        yield f"{EFFECT}{row.metric.name}: {effect}; {row.verdict()}"
     yield f"verdict    {report.verdict()}"
     for note in report.notes():
         yield f"note       {note}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from mmpolicy.control.trials import (
     LOCK,
     RUN,
     SYSTEMD,
+    UNTOUCHED,
     read_trials,
     running,
     standing,
@@ -489,10 +490,26 @@ def _try(
     if given.foreground:
         _run_here(ctx, given, run, trial)
         return
-    start_own_unit(host, SERVICE, "Trial of mmpolicy", _words(wish, trial.file, given.watch))
+    _start(host, trial, _words(wish, trial.file, given.watch))
     into = "" if candidate in ONCE else f", and writes its samples to {trial.file}"
     told = [f"{SERVICE}.service runs the trial{into}", f"next: {NEXT}"]
     emit("try", given.want_json, {**data, "file": trial.file}, told)
+
+
+def _start(host: Host, trial: Trial, words: Sequence[str]) -> None:
+    """Have systemd run a trial. If it refuses, keep a record that says so, unless the trial itself
+    has kept one, and raise the error.
+    """
+    try:
+        start_own_unit(host, SERVICE, "Trial of mmpolicy", words)
+    except Error as err:
+        records = [each for each in read_trials(host.tree) if each.name >= trial.name]
+        if not any(each.file == trial.file for each in records):
+            text = f"not started, so nothing has changed: {err.message}; next: {err.next_step}"
+            code, page = int(err.exit_code), (f"{DECISION}{text}",)
+            with suppress(Error):
+                trial.keep(host.tree, phase=UNTOUCHED, exit=code, page=page)
+        raise
 
 
 def _words(wish: Wish, file: str, watch: float | None) -> list[str]:

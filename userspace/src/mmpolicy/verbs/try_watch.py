@@ -67,6 +67,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host, tell_ready
 from mmpolicy.host.service import Watch as ServiceWatch
 from mmpolicy.host.signals import SHELL, noted
+from mmpolicy.memory.findings import option_of
 from mmpolicy.render import emit
 from mmpolicy.verbs.ab_jobs import start_own_unit
 from mmpolicy.verbs.ab_plan import Plan
@@ -137,7 +138,8 @@ def new_record(tree: Tree, trial: Trial, percent: float) -> Watched:
         recording = load(Path(trial.file))
     except OSError as err:
         text = f"the samples of the trial are gone: {err}"
-        raise Error(text, Exit.FAILED, "mmpolicy try --unit NAME runs a new trial") from err
+        hint = f"mmpolicy try {option_of(trial.cgroup)} runs a new trial"
+        raise Error(text, Exit.FAILED, hint) from err
     header = recording.header
     record = Watched(
         trial=trial.name, cgroup=trial.cgroup, profile=trial.profile, percent=percent,

@@ -256,6 +256,8 @@ class PolicyArms:
         """Restore the state from before the run; if a write fails, reset the module to stock.
         Return a warning as text, or "".
         """
+        if not self.tree.is_dir(CONTROL):
+            return "the module was unloaded, so the kernel is at stock"
         if check_loaded(self.tree) == "expired":
             return "the lease has expired, so the kernel is at stock"
         try:
