@@ -150,6 +150,7 @@ def make_heap(
     end = START + len(kinds) * BLOCK
     tree.put(f"/proc/{pid}/maps", f"{start:x}-{end:x} rw-p 00000000 00:00 0")
     tree.put(f"/proc/{pid}/comm", name)
+    tree.put(f"/proc/{pid}/status", f"VmRSS: {len(entries) * 4} kB\nRssShmem: 0 kB")
     tree.put(f"/proc/{pid}/stat", f"{pid} ({name}) S {'0 ' * 18}7 0 {len(entries)}")
     tree.put(f"/proc/{pid}/cgroup", f"0::{cgroup}")
     tree.make_cgroup(cgroup)
@@ -179,6 +180,7 @@ def make_collapsible(tree: FakeTree, kinds: Sequence[str]) -> FakeAdvice:
 
 def free_blocks(tree: FakeTree, blocks: int, free: int = 1 << 20) -> None:
     """Set the numbers of free 2 MB blocks, and of free pages."""
+    tree.put("/proc/vmstat", "pgfault 100\npglazyfree 5")
     tree.put("/proc/zoneinfo", ZONEINFO.format(free=free))
     counts = " ".join(["7"] * 9)
     tree.put("/proc/buddyinfo", f"Node 0, zone   Normal {counts} {blocks % 2} {blocks // 2}")

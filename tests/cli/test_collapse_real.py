@@ -28,7 +28,7 @@ from mmpolicy.errors import Error
 from mmpolicy.host.advice import BLOCK, Advice
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.memory.collapse import CHUNK, LOCKED, SHARED, Collapser, Done, Limits, Target
+from mmpolicy.memory.collapse import CHUNK, LAZY, LOCKED, SHARED, Collapser, Done, Limits, Target
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
 from mmpolicy.memory.space import HUGE, PRESENT, Space
@@ -58,6 +58,14 @@ if layout != "forbidden":
 libc = ctypes.CDLL(None, use_errno=True)
 if layout == "locked":
     assert libc.mlock(ctypes.c_void_p(start + first), ctypes.c_size_t(blocks * block)) == 0
+if layout in ("lazy", "used again"):
+    memory.madvise(8, first, blocks * block)
+if layout == "used again":
+    for number in pages:
+        memory[first + number * page : first + (number + 1) * page] = text(number)
+if layout == "reservation":
+    keep = mmap.mmap(-1, 1 << 44, 0x4022, prot=3)  # NORESERVE
+    keep[1 << 36] = 1
 child = 0
 if layout == "shared":
     here, there = os.pipe()
@@ -148,20 +156,26 @@ def collapsed(one: Program, *words: str) -> int:
     ("layout", "huge"),
     [
         ("full", BLOCKS), ("half", 0), ("sixteenth", 0), ("mixture", BLOCKS // 2),
-        ("forbidden", 0), ("locked", 0), ("shared", 0),
+        ("forbidden", 0), ("locked", 0), ("shared", 0), ("lazy", 0),
     ],
 )  # fmt: skip
 def test_only_what_is_full(layout: str, huge: int) -> None:
-    """Only full memory gets 2 MB pages; the size of the memory and all data are unchanged."""
+    """Only full memory gets 2 MB pages; the size of the memory and all data are unchanged, and what
+    the kernel may take back (MADV_FREE) stays so.
+    """
     with program(layout) as one:
-        before = one.kib("Rss")
+        before, lazy = one.kib("Rss"), one.kib("LazyFree")
+        assert (lazy > 0) == (layout == "lazy")
         assert collapsed(one) == 0
         assert one.kib("AnonHugePages") == huge * BLOCK >> 10
-        assert one.kib("Rss") == before
+        # the kernel marks pages as lazily freed in batches, so a few may follow
+        assert one.kib("Rss") == before and one.kib("LazyFree") >= lazy
         assert one.say("check") == "0"
 
 
-@pytest.mark.parametrize(("layout", "cause"), [("locked", LOCKED), ("shared", SHARED)])
+@pytest.mark.parametrize(
+    ("layout", "cause"), [("locked", LOCKED), ("shared", SHARED), ("lazy", LAZY)]
+)
 def test_a_dry_run_judges_each_block(layout: str, cause: str) -> None:
     """A dry run judges each block, also in ranges of CHUNK blocks in which no page is missing,
     which the first look takes.
@@ -174,6 +188,42 @@ def test_a_dry_run_judges_each_block(layout: str, cause: str) -> None:
         data = json.loads(result.output)
         assert (data["areas"], data["processes"][0]["made_kib"]) == ([], 0)
         assert data["skipped_kib"][cause] >= blocks * BLOCK >> 10
+
+
+def test_lazily_freed_memory_that_is_used_again() -> None:
+    """Memory that was lazily freed and is used again gets 2 MB pages, if smaps may tell."""
+    with program("used again", 2) as one:
+        assert one.kib("LazyFree") == 0
+        assert collapsed(one) == 0
+        assert one.kib("AnonHugePages") == 2 * BLOCK >> 10
+        assert one.say("check") == "0"
+
+
+@pytest.mark.parametrize("scans", [True, False])
+def test_reserved_memory_is_passed_over(scans: bool) -> None:
+    """Of a reservation of 16 TB, as sanitizers and runtimes make, only the parts with pages are
+    read; a kernel without PAGEMAP_SCAN is asked for longer and longer parts.
+    """
+    reads = list[int]()
+
+    class Counting(Space):
+        @property
+        def can_scan(self) -> bool:
+            return scans and super().can_scan
+
+        def raw_entries(self, start: int, pages: int) -> bytes:
+            reads.append(start)
+            return super().raw_entries(start, pages)
+
+    with program("reservation") as one:
+        space = Counting(Tree("/"), one.pid, Holds(Tree("/")))
+        if scans and not space.can_scan:
+            pytest.skip("this kernel has no PAGEMAP_SCAN")
+        (area,) = (each for each in space.areas() if each.end - each.start >= 1 << 44)
+        end = area.end if scans else area.start + (1 << 37)
+        assert space.next_page(area.start, end) == area.start + (1 << 36)
+        assert space.next_page(area.start + (1 << 36) + 4096, end) == end
+        assert len(reads) < (1 if scans else 600)
 
 
 def test_consecutive_frames_are_no_huge_page() -> None:

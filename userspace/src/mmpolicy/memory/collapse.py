@@ -29,7 +29,7 @@ from typing import NamedTuple
 from mmpolicy.errors import Error, Exit, explain
 from mmpolicy.host import pagemap
 from mmpolicy.host.advice import BLOCK, KERNEL, NO_COLLAPSE, REMEDIES, ProcessMemory
-from mmpolicy.host.evidence import THP
+from mmpolicy.host.evidence import THP, events
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.host.pagemap import PAGE
@@ -44,7 +44,7 @@ from mmpolicy.host.room import (
 )
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import Pressure
-from mmpolicy.memory.space import Space
+from mmpolicy.memory.space import Details, Space
 
 PAGES = BLOCK // PAGE
 ENTRIES = PAGES * 8  # bytes of /proc/PID/pagemap for one 2 MB block
@@ -53,6 +53,7 @@ PMD_SIZE = f"{THP}/hpage_pmd_size"
 # number of blocks whose pagemap entries are read at once; after each read, the kernel drops
 # mmap_lock
 CHUNK = 16
+DETAILS_S = 1.0  # seconds for which smaps of a process are not read again
 LOOK_S = 0.25  # seconds between checks of free memory and of memory pressure
 # Without a CPU budget, the command collapses memory for SLICE_S seconds under SCHED_FIFO, then
 # sleeps for TURN_S so that a program on the same CPU can run. A sleep of 0 does not leave the CPU
@@ -88,14 +89,16 @@ RISING, ONES = (
 )
 # Bits of /proc/kpageflags
 UNEVICTABLE, ZERO_PAGE = 1 << 18, 1 << 24
+DIRTY, ANON, SWAPBACKED = 1 << 4, 1 << 12, 1 << 14
 COMPOUND = 1 << 15 | 1 << 16  # bits of kpageflags: head or tail page of a large folio
 
 ABSENT, HUGE = "absent", "already 2 MB pages"
 NOT_FULL, EDGES, SWAP = "not full", "outside whole 2 MB of an area", "partly swapped"
 SHARED, GUARDS, WATCHED = "shared after fork", "with guard pages", "watched by userfaultfd"
 LOCKED, FORBIDDEN = "locked", "forbidden by the program"
+LAZY = "lazily freed, or used again since"
 PINNED, REFUSED, GROWTH = "pinned or merged by KSM", "refused by the kernel", "beyond --max-growth"
-GONE = "unmapped since"
+GONE, NOT_PRIVATE = "unmapped since", "shared memory"
 
 
 def check_possible(tree: Tree) -> None:
@@ -133,8 +136,9 @@ class Candidates(NamedTuple):
 
 @dataclass
 class Seen:
-    """The result of checking the memory of a process: the number of all its pages, of pages in huge
-    pages, and of skipped pages by cause; and the 2 MB blocks to collapse, by memory area.
+    """The result of checking the memory of a process: the number of all pages of its private
+    memory, of pages in huge pages, and of skipped pages by cause; and the 2 MB blocks to collapse,
+    by memory area.
     """
 
     pages: int = 0
@@ -163,6 +167,12 @@ class Flags:
 
     def of(self, frame: int) -> int:
         return int.from_bytes(self._file.read(8, frame * 8), "little")
+
+    def is_lazy(self, frame: int) -> bool:
+        """Return whether a frame was freed by MADV_FREE; also true if the program has written to it
+        again since, which the flags do not show.
+        """
+        return self.of(frame) & (DIRTY | ANON | SWAPBACKED) == ANON
 
     def is_zero_page(self, frame: int) -> bool:
         """Return whether a frame is the zero page, which the kernel maps where a program reads
@@ -261,6 +271,9 @@ class Target:
         self.memory: ProcessMemory = host.advice.open(pid)
         self._space, self._most = Space(host.tree, pid, holds), most_missing
         self._flags = Flags(host.tree)
+        self._some_lazy = events(host.tree, True).get("pglazyfree", 1) > 0  # since the boot
+        self._lazy: dict[tuple[int, int], Details | None] = {}
+        self._clock, self._looked = host.clock, -inf
         self.folders = limited_folders(host.tree, pid)
 
     def look(self, note: Callable[[int, Verdict], None] | None = None) -> Seen:
@@ -276,6 +289,7 @@ class Target:
             if area.anonymous:
                 self._look_at(area.start, area.end, seen, note)
         seen.areas.sort(key=lambda each: -len(each.starts))
+        seen.skipped[NOT_PRIVATE] += (self._space.sizes().shared << 10) // PAGE
         return seen
 
     def _look_at(
@@ -316,18 +330,21 @@ class Target:
         With is_quick, if all pages of CHUNK adjacent blocks are present, the blocks count as full,
         and the flags of their pages are not read.
         """
-        for begin in range(first, last, CHUNK * BLOCK):
-            end = min(begin + CHUNK * BLOCK, last)
+        end = first
+        while end < last:
+            begin, end = end, min(end + CHUNK * BLOCK, last)
             kind = self._space.kind(begin, end)
             if kind == MADE or (kind == pagemap.PRESENT and is_quick):
                 one = HUGE_ONE if kind == MADE else FULL_ONE
                 yield from ((start, one) for start in range(begin, end, BLOCK))
                 continue
             raw = self._entries(begin, (end - begin) // BLOCK)
-            if raw != bytes(len(raw)):
-                for at in range(0, len(raw), ENTRIES):
-                    start = begin + at // 8 * PAGE
-                    yield start, self._judge(start, raw[at : at + ENTRIES])
+            if raw == bytes(len(raw)):
+                end = self._space.next_page(end, last) // BLOCK * BLOCK
+                continue
+            for at in range(0, len(raw), ENTRIES):
+                start = begin + at // 8 * PAGE
+                yield start, self._judge(start, raw[at : at + ENTRIES])
 
     def _edge(self, start: int, end: int, seen: Seen) -> None:
         for begin in range(start, end, BLOCK):
@@ -354,8 +371,38 @@ class Target:
             )
         # KPF_KSM is not tested, as Linux 6.12 sets it for all anonymous pages. MADV_COLLAPSE
         # refuses KSM pages.
-        locked = self._flags.of(verdict.frame) & UNEVICTABLE
-        return verdict._replace(cause=LOCKED if locked else "")
+        if self._flags.of(verdict.frame) & UNEVICTABLE:
+            return verdict._replace(cause=LOCKED)
+        return verdict._replace(cause=LAZY if self._is_lazy(start, raw, verdict.missing) else "")
+
+    def _is_lazy(self, start: int, raw: bytes, missing: int) -> bool:
+        """Return whether so many pages of a 2 MB block are lazily freed that it is not full without
+        them: the kernel could not take them back after a collapse.
+
+        All pages are checked only if one of those sampled, one in SAMPLE, may be lazily freed.
+        """
+        if not self._some_lazy:
+            return False
+        entries = array("Q", raw)
+        if not self._lazy_pages(entries[::SAMPLE]):
+            return False
+        return missing + self._lazy_pages(entries) > self._most and self._may_be_lazy(start)
+
+    def _lazy_pages(self, entries: array[int]) -> int:
+        own = PRESENT | EXCLUSIVE
+        frames = (entry & FRAME for entry in entries if entry >> 56 & own == own)
+        return sum(map(self._flags.is_lazy, frames))
+
+    def _may_be_lazy(self, start: int) -> bool:
+        """Return whether the area of an address has lazily freed memory by smaps, which knows the
+        pages that were written to again; True if it would take too long to read.
+        """
+        if self._clock() - self._looked >= DETAILS_S:
+            self._lazy, self._looked = self._space.details(), self._clock()
+        for (first, end), details in self._lazy.items():
+            if first <= start < end:
+                return details is None or details.lazily_freed_kib > 0
+        return True
 
     def verdicts(self, starts: Sequence[int]) -> list[Verdict]:
         """Return a new verdict on each of some adjacent 2 MB blocks, now by page contents too; []
@@ -627,7 +674,8 @@ class Collapser:
             numbers[start] = 0
             if self.done.stopped:
                 break
-            self.done.skipped[why] += verdict.pages
+            absent = why == ABSENT  # all of its pages were there when they were looked at
+            self.done.skipped[GONE if absent else why] += PAGES if absent else verdict.pages
         return self._call(target, chosen, numbers) if chosen else numbers
 
     def _beyond_growth(self, verdict: Verdict, chosen: Iterable[Verdict]) -> str:

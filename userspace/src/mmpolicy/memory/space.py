@@ -53,6 +53,7 @@ from mmpolicy.host.pagemap import (
 from mmpolicy.host.processes import check_process
 from mmpolicy.memory.holds import Holds
 
+LONGEST = 1 << 16  # most pages whose entries one read of pagemap returns where all are absent
 BLOCK = 512  # number of small pages in a 2 MB page
 TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
 USER_END = 1 << 63  # end of the addresses that are read; [vsyscall] lies above it
@@ -263,6 +264,25 @@ class Space:
                 for region in pagemap.regions(begin, min(begin + PIECE * PAGE, end)):
                     if region.categories & wanted:
                         yield region
+
+    def next_page(self, start: int, end: int) -> int:
+        """Return the address of the first page from `start` on that is present or swapped; `end` if
+        there is none.
+        """
+        pages = PIECE
+        while start < end:
+            if self.can_scan:
+                found, start = self.scan(start, end, 1)
+                if found:
+                    return found[0].start
+                continue
+            raw = self.raw_entries(start, min(pages, (end - start) // PAGE))
+            if not raw:
+                break
+            if raw != bytes(len(raw)):  # which takes a tenth of the time of a search
+                return start + (len(raw) - len(raw.lstrip(b"\0"))) // 8 * PAGE
+            start, pages = start + len(raw) // 8 * PAGE, min(2 * pages, LONGEST)
+        return end
 
     def scan(self, start: int, end: int, most: int) -> tuple[list[Region], int]:
         """Return the regions that one PAGEMAP_SCAN finds, and the address where it ended.
