@@ -11,7 +11,20 @@ import pytest
 
 from mmpolicy.host.advice import BLOCK
 from mmpolicy.host.pagemap import PAGE
-from mmpolicy.host.room import Node, limited_folders, nodes_in, number_of, read_zones, room_in
+from mmpolicy.host.room import (
+    BOOTED,
+    KEPT,
+    MORE,
+    OTHERS,
+    PLENTY,
+    Node,
+    limited_folders,
+    nodes_in,
+    number_of,
+    raise_limit,
+    read_zones,
+    room_in,
+)
 from mmpolicy.memory import collapse
 from mmpolicy.memory.collapse import PAGES, judge
 from mmpolicy.memory.holds import Holds
@@ -116,6 +129,94 @@ def test_room_below_limits(tree: FakeTree) -> None:
     tree.put("/cg/memory/db/memory.limit_in_bytes", "8192")
     assert limited_folders(tree, 20) == ["/cg/memory/db"]
     assert room_in(tree, "/cg/memory/db") == 4096
+    tree.put("/cg/memory/db/memory.limit_in_bytes", "9223372036854771712")
+    assert room_in(tree, "/cg/memory/db") is None
+
+
+def put_group(tree: FakeTree, folder: str, room: int, cache: int, names: str = "") -> None:
+    """Make a cgroup with this room below its limit, and with unused file cache, some of it dirty.
+    names: the prefix of names in memory.stat of cgroup v1.
+    """
+    used, limit = ("usage", "limit") if names else ("current", "max")
+    tail = "_in_bytes" if names else ""
+    tree.put(f"{folder}/memory.{used}{tail}", str(1 << 30))
+    tree.put(f"{folder}/memory.{limit}{tail}", str((1 << 30) + room))
+    dirty, writeback = ("dirty", "writeback") if names else ("file_dirty", "file_writeback")
+    stat = {"inactive_file": cache + KEPT + 3 * BLOCK, dirty: BLOCK, writeback: 2 * BLOCK}
+    lines = [f"{names}{name} {value}" for name, value in stat.items()]
+    if names:  # of the cgroup itself, without those below it
+        lines.insert(0, "inactive_file 0")
+    tree.put(f"{folder}/memory.stat", "\n".join(lines))
+    if not names:
+        tree.put(f"{folder}/memory.high", "max")
+
+
+@pytest.mark.parametrize("names", ["", "total_"])
+def test_unused_file_cache_is_room(tree: FakeTree, names: str) -> None:
+    """A cgroup fills its limit with file cache, which the kernel drops for a collapse: what is
+    unused and clean counts as room, but for 32 MiB.
+    """
+    folder = "/sys/fs/cgroup/db"
+    put_group(tree, folder, 4096, 50 * BLOCK, names)
+    assert room_in(tree, folder) == 4096 + 50 * BLOCK
+    put_group(tree, folder, 4096, -BLOCK, names)
+    assert room_in(tree, folder) == 4096
+    put_group(tree, folder, PLENTY, 50 * BLOCK, names)
+    assert room_in(tree, folder) == PLENTY
+    put_group(tree, folder, 4096, 50 * BLOCK, names)
+    tree.put(f"{folder}/memory.stat", "inactive_file ?\nx")
+    assert room_in(tree, folder) == 4096
+
+
+def test_file_cache_of_others_is_no_room(tree: FakeTree) -> None:
+    """The limit of a pod is reached by the cache of its only container, whose cache may be dropped;
+    that of another container may not.
+    """
+    pod = "/sys/fs/cgroup/pod"
+    put_group(tree, pod, 4096, 50 * BLOCK)
+    for name, used in ("pause", OTHERS), ("main", (1 << 30) - OTHERS):
+        tree.put(f"{pod}/{name}/memory.current", str(used))
+    assert room_in(tree, pod) == 4096 + 50 * BLOCK
+    tree.put(f"{pod}/pause/memory.current", str(OTHERS + 1))
+    tree.put(f"{pod}/main/memory.current", str((1 << 30) - OTHERS - 1))
+    assert room_in(tree, pod) == 4096
+    tree.put(f"{pod}/pause/memory.current", "0")  # the rest belongs to the pod itself
+    assert room_in(tree, pod) == 4096
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "booted", "then"),
+    [
+        ("/sys/fs/cgroup/a.slice/db.service", "memory.max", True,
+         "systemctl set-property --runtime db.service MemoryMax="),
+        ("/sys/fs/cgroup/a.slice/db.service", "memory.high", True,
+         "systemctl set-property --runtime db.service MemoryHigh="),
+        ("/sys/fs/cgroup/_memory.service", "memory.max", True,
+         "systemctl set-property --runtime memory.service MemoryMax="),
+        ("/sys/fs/cgroup/a.slice/db.service", "memory.max", False, "echo "),
+        ("/sys/fs/cgroup/db.service/inner", "memory.max", True, "echo "),
+        ("/sys/fs/cgroup/user@1.service/app.slice/x.service", "memory.max", True, "echo "),
+        ("/sys/fs/cgroup/db", "memory.limit_in_bytes", True, "echo "),
+    ],
+)  # fmt: skip
+def test_how_to_raise_a_limit(
+    tree: FakeTree, folder: str, file: str, booted: bool, then: str
+) -> None:
+    """The next step names the file that limits, and the command for it: of systemd for its units,
+    else a write.
+    """
+    if booted:
+        tree.put(f"{BOOTED}/x", "")
+    current = "memory.usage_in_bytes" if file.endswith("bytes") else "memory.current"
+    for name, value in ("memory.max", "max"), ("memory.high", "max"), (current, "1"):
+        tree.put(f"{folder}/{name}", value)
+    tree.put(f"{folder}/{file}", "4096")
+    path = f"{folder}/{file}"
+    end = f" >{path}" if then == "echo " else ""
+    assert raise_limit(tree, ["/sys/fs/cgroup/none", folder]) == (
+        f"{then}{4096 + MORE}{end} raises the limit in {path} by 64 MiB, and {then}4096{end} "
+        "restores it"
+    )
 
 
 # ---- the verb
@@ -322,7 +423,8 @@ def no_room(tree: FakeTree) -> None:
          ("--max-pressure", "60")),
         (no_block, "NUMA node 0 has 51 free blocks of 2 MB left, and --reserve keeps 51 free",
          "compact_memory", ("--reserve", "0.5")),
-        (no_room, "/sys/fs/cgroup/db.service leaves 3072 KiB", "raise the memory limit", None),
+        (no_room, "/sys/fs/cgroup/db.service leaves 3072 KiB",
+         "raises the limit in /sys/fs/cgroup/db.service/memory.max by 64 MiB", None),
     ],
 )  # fmt: skip
 def test_it_stops_before_it_makes_others_pay(
@@ -337,6 +439,13 @@ def test_it_stops_before_it_makes_others_pay(
     assert text in stopped and hint in result.err
     if words:
         assert run("collapse", "--unit", "db", *words).code == 0
+
+
+def test_a_limit_reached_by_file_cache(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:
+    no_room(tree)
+    tree.put("/sys/fs/cgroup/db.service/memory.stat", f"inactive_file {KEPT + 2 * BLOCK}")
+    result = run("collapse", "--unit", "db", "--json")
+    assert (result.code, advice.calls) == (0, [address(0), address(9)])
 
 
 def test_free_blocks_are_counted_down(run: Run, tree: FakeTree, advice: FakeAdvice) -> None:

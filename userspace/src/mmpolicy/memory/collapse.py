@@ -39,6 +39,7 @@ from mmpolicy.host.room import (
     limited_folders,
     nodes_in,
     number_of,
+    raise_limit,
     read_zones,
     room_in,
 )
@@ -730,7 +731,8 @@ class Collapser:
         if number == ENOMEM and target.verdict(start) == verdict:
             self._stop("the kernel found no free block of 2 MB (ENOMEM)", COMPACT)
         elif number == EBUSY:
-            self._stop("the kernel could not charge 2 MB to the cgroup (EBUSY)", RAISE)
+            then = raise_limit(self._host.tree, target.folders)
+            self._stop("the kernel could not charge 2 MB to the cgroup (EBUSY)", then)
         elif number not in (EAGAIN, ESRCH):
             self.done.skipped[GONE if number == ENOMEM else REFUSED] += verdict.pages
 
@@ -780,7 +782,7 @@ class Collapser:
                     (
                         f"the limit of {folder} leaves {max(room, 0) >> 10} KiB, and each "
                         f"collapse needs {MARGIN >> 10} KiB"
-                    ), RAISE,
+                    ), raise_limit(self._host.tree, [folder]),
                 )  # fmt: skip
         return not self.done.stopped
 
@@ -797,4 +799,3 @@ class Collapser:
 
 
 COMPACT = "echo 1 >/proc/sys/vm/compact_memory makes free blocks of 2 MB; or lower --reserve"
-RAISE = "raise the memory limit of the cgroup (memory.max) a little while the command runs"
