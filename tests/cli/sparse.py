@@ -109,3 +109,11 @@ def split(tree: FakeTree, value: str) -> None:
     tree.put(f"/sys/fs/cgroup{cgroup}/memory.current", str(there * PAGE))
     count(tree, int(pid), tree.read(f"/proc/{pid}/comm"), there)
     sizes(tree, int(pid), there)
+
+
+def reuse(tree: FakeTree, pid: int) -> None:
+    """Let a process end, and another program, with the same memory, get its PID."""
+    head, _, rest = tree.read(f"/proc/{pid}/stat").rpartition(")")
+    fields = rest.split()
+    fields[19] = str(int(fields[19]) + 1)
+    tree.put(f"/proc/{pid}/stat", f"{head}) {' '.join(fields)}")

@@ -19,7 +19,7 @@ from mmpolicy.memory.explain import Explained, Wanted
 from mmpolicy.memory.holds import Holds
 
 from .fakes import CONTROL, POINTS, Clock, FakeTree, Run, read_named
-from .sparse import make_services, make_sparse, sizes
+from .sparse import make_services, make_sparse, reuse, sizes
 from .test_map import PID, SMAPS, START, maps_of, process
 
 __all__ = ["process"]
@@ -150,6 +150,17 @@ def test_without_the_module(
     assert (asked.code, "there is no profile to propose" in asked.err) == (3, True)
     assert "in folios of 2048 kB, 94% of it never used" in asked.out
     assert told in asked.out
+
+
+@pytest.mark.parametrize("verb", ["explain", "recommend"])
+def test_another_program_with_the_same_pid(
+    run: Run, traced: FakeTree, clock: Clock, verb: str
+) -> None:
+    """Decisions about a process are not explained by the memory of another that has its PID."""
+    clock.steps = [lambda: reuse(traced, PID)]
+    result = run(verb, str(PID))
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"mmpolicy: process {PID} has ended\n")
 
 
 def test_tracing_ends_with_an_interrupt(run: Run, traced: FakeTree, clock: Clock) -> None:

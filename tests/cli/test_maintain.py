@@ -24,7 +24,7 @@ from mmpolicy.verbs import maintain
 
 from .fakes import Clock, FakeTree, Run
 from .heaps import START, FakeAdvice, block, free_blocks, make_collapsible, make_heap
-from .sparse import SPLIT, make_sparse, make_thp, pressure, split
+from .sparse import SPLIT, make_sparse, make_thp, pressure, reuse, split
 from .test_map import START as SPARSE
 
 MIB = 1024  # KiB
@@ -155,6 +155,50 @@ def test_once_says_why_it_ended_early(
     assert (
         "maintain --once stopped before the end: NUMA node 0 has 0 free blocks of 2 MB left"
     ) in result.err
+
+
+def restart(tree: FakeTree, pid: int = 20) -> None:
+    """Let a process end, and another program with full memory get its PID."""
+    make_heap(tree, ["full", "full", "full"], pid=pid)
+    reuse(tree, pid)
+
+
+def become_zombie(tree: FakeTree) -> None:
+    tree.put("/proc/20/stat", tree.read("/proc/20/stat").replace(") S ", ") Z "))
+
+
+def vanish(tree: FakeTree) -> None:
+    tree.remove("/proc/20")
+
+
+@pytest.mark.parametrize("end", [restart, become_zombie, vanish])
+def test_a_process_until_it_ends(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, log: list[str], clock: Clock,
+    end: Callable[[FakeTree], None],
+) -> None:  # fmt: skip
+    """With --pid alone, `maintain` ends with the process, and leaves another program alone that has
+    its PID then.
+    """
+    play(60 * MINUTE, {30.0: lambda: end(tree)})
+    result = run("maintain", "--pid", "20")
+    assert (result.code, advice.calls) == (0, [address(0), address(2)])
+    lines = result.out.splitlines()
+    assert lines.count("process 20 has ended") == 1 and clock.now < MINUTE
+    row = next(line for line in reversed(lines) if line.startswith("process 20 "))
+    assert row.split()[2:] == ["0", "0", "-", "0", "4", "0", "0", "1", "0.0"]
+    assert "maintain: process 20 has ended" in log
+
+
+def test_the_others_go_on_when_a_process_has_ended(
+    run: Run, tree: FakeTree, play: Play, advice: FakeAdvice, clock: Clock
+) -> None:
+    make_heap(tree, ["half", "full"], pid=21)
+    events: Events = {30.0: lambda: restart(tree), 40.0: lambda: put_block(tree, 0, "full", 21)}
+    play(5 * MINUTE, events)
+    result = run("maintain", "--pid", "20", "--pid", "21")
+    assert (result.code, clock.now >= 5 * MINUTE) == (0, True)
+    assert result.out.count("process 20 has ended") == 1
+    assert advice.calls == [address(0), address(2), address(1), address(0)]
 
 
 def test_a_service_that_does_not_change_is_not_looked_at(

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mmpolicy import __version__
 
 from .fakes import CONTROL, COUNTERS, Clock, FakeTree, Run
+from .sparse import make_sparse, make_thp, reuse
 
 STATES = ("stock", "active", "expired")
 STATS = f"{COUNTERS}/anon_order/stats"
@@ -72,6 +73,17 @@ def test_watch_shows_rates_until_ctrl_c(run: Run, tree: FakeTree, clock: Clock) 
     assert first.splitlines()[1].split() == ["anon_order", "decisions", "100", "-"]
     assert second.splitlines()[1].split() == ["anon_order", "decisions", "150", "25.0"]
     assert second.splitlines()[2].split() == ["anon_order", "raised", "40", "0.0"]
+
+
+def test_watch_ends_with_the_process(run: Run, tree: FakeTree, clock: Clock) -> None:
+    """Memory of another program with the same PID is not shown."""
+    make_thp(tree)
+    make_sparse(tree, 10)
+    tree.put("/proc/10/smaps_rollup", "Rss: 16384 kB\nLazyFree: 10000 kB")
+    clock.steps = [lambda: None, lambda: reuse(tree, 10), lambda: None]
+    result = run("stats", "--watch", "--pid", "10", "--interval", "2")
+    assert (result.code, result.out.count("process 10 ")) == (1, 2)
+    assert result.err.startswith("mmpolicy: process 10 has ended\n")
 
 
 def test_watch_json_is_one_object_a_line(run: Run, tree: FakeTree, clock: Clock) -> None:

@@ -22,7 +22,7 @@ from mmpolicy.verbs import top_screen
 from mmpolicy.verbs.top_screen import View, columns_for, cut_middle, empty_kib, split_keys
 
 from .fakes import FakeTree, Run
-from .sparse import SPLIT, make_services, make_sparse
+from .sparse import SPLIT, make_services, make_sparse, reuse
 
 LONG = "/kubepods.slice/kubepods-burstable.slice/kubepods-pod1.slice:cri-containerd:4f0cdeadbeef"
 LEGEND = "q quit ? help"
@@ -251,6 +251,19 @@ def test_trim_asks_and_enter_is_no_answer(screen: Open, host: FakeTree) -> None:
     assert "/redis.service" in row and row.split()[3] != "15.0"
     top.press("q")
     top.until("ended with 0")
+
+
+def test_trim_is_for_the_process_that_was_shown(screen: Open, host: FakeTree) -> None:
+    top = screen(100, 24, "--interval", "60")
+    top.press("p")
+    top.until("10 ")
+    top.press("t")
+    top.until("give back")
+    reuse(host, 10)
+    top.press("y")
+    text = "\n".join(top.until("any key goes back to top"))
+    assert "$ mmpolicy trim --pid 10" in text and "process 10 has ended" in text
+    assert host.read(SPLIT) == ""
 
 
 def test_trim_is_not_offered_where_nothing_is_known_to_be_empty(screen: Open) -> None:

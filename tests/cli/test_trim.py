@@ -26,6 +26,7 @@ from .sparse import (
     make_sparse,
     make_thp,
     pressure,
+    reuse,
     sizes,
     split,
 )
@@ -356,6 +357,18 @@ def test_processes_that_end(run: Run, host: FakeTree) -> None:
     data = run("trim", "--unit", "redis", "--json").json
     assert data["processes"][0]["after_kib"] is None
     assert "there is no process 10" in run("trim", "--pid", "10").err
+
+
+def test_another_program_with_the_same_pid_is_left_alone(run: Run, host: FakeTree) -> None:
+    """The kernel's file takes a PID, so `trim` writes no more once another program has it."""
+
+    def end(_value: str) -> None:
+        reuse(host, 10)
+
+    host.splits = end
+    result = run("trim", "--pid", "10", "--json")
+    assert (result.code, len(ranges(host))) == (0, 1)
+    assert result.json["processes"][0]["after_kib"] is None
 
 
 def test_usage(run: Run, host: FakeTree) -> None:

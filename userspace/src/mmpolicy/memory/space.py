@@ -50,7 +50,7 @@ from mmpolicy.host.pagemap import (
     Pagemap,
     Region,
 )
-from mmpolicy.host.processes import check_process
+from mmpolicy.host.processes import check_process, seen
 from mmpolicy.memory.holds import Holds
 
 LONGEST = 1 << 16  # most pages whose entries one read of pagemap returns where all are absent
@@ -187,6 +187,7 @@ class Space:
     def __init__(self, tree: Tree, pid: int, holds: Holds) -> None:
         check_process(tree, pid)
         self.tree, self.pid, self.holds = tree, pid, holds
+        self.process = seen(tree, pid)
         self._pagemap: Pagemap | None = None
         self._memory: Reader | None = None
         self._span = 0

@@ -29,6 +29,7 @@ from mmpolicy.host.files import SPLIT, Tree
 from mmpolicy.host.knobs import chosen
 from mmpolicy.host.machine import Host
 from mmpolicy.host.pagemap import PAGE
+from mmpolicy.host.processes import Process, seen
 from mmpolicy.memory.folios import Frames, Stretch, read_stretches, wanted_areas
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.pressure import LOOK_S, Pressure
@@ -306,6 +307,7 @@ class Splitter:
         short; return what was done.
         """
         done = Trimmed()
+        process = finder.space.process if finder else seen(self._host.tree, pid)
         try:
             for piece in pieces:
                 if self._must_stop(done):
@@ -314,13 +316,13 @@ class Splitter:
                 start = piece.start
                 while start < piece.end and not self._must_stop(done):
                     end = min(start + self._pages * PAGE, piece.end)
-                    self._step(done, pid, start, end)
+                    self._step(done, process, start, end)
                     start = end
                 if finder and piece.empty and start >= piece.end:
                     finder.look_again(piece)
         except Error as err:
             gone = err.errno in (ENOENT, ESRCH, EINVAL)
-            if not gone and self._host.tree.is_dir(f"/proc/{pid}"):
+            if not gone and not process.loss(self._host.tree):
                 raise
             done.ended = True
         if finder:
@@ -333,10 +335,11 @@ class Splitter:
             done.stopped = self._pressure.too_high()
         return bool(done.stopped)
 
-    def _step(self, done: Trimmed, pid: int, start: int, end: int) -> None:
+    def _step(self, done: Trimmed, process: Process, start: int, end: int) -> None:
+        process.check(self._host.tree)  # the file names a process by its PID alone
         with self._holds.undisturbed():
             begin = self._host.clock()
-            self._host.tree.split(pid, start, end)
+            self._host.tree.split(process.pid, start, end)
             took = self._host.clock() - begin
         self._holds.took(took)
         done.writes += 1

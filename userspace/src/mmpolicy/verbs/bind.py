@@ -97,7 +97,7 @@ def bind(
             return
         pick("profile", profile, profiles_of(read_state(host.tree)))
         if pid is not None and not owner:
-            check_memory(host.tree, pid)
+            check_memory(host.tree, pid, f"mmpolicy bind {profile} --pid")
         key = _find(host.tree, cgroup, pid, owner)
         then = _keep(host.tree, owner, key, profile)
         commit(host, [bind_write(key, profile)], dry_run, want_json, then=then)

@@ -130,7 +130,7 @@ def collapse(host: Host, **options: Any) -> None:
     """
     given = CollapseOptions(**options)
     check_possible(host.tree)
-    cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
+    cgroup, pids = find_processes(host.tree, "collapse", given.cgroup, given.pid, given.unit)
     if why := _forbidden(host.tree, given, pids):
         raise Error(f"{why}; collapse would act against this policy", Exit.REFUSED, BIND_ANOTHER)
     holds = Holds(host.tree)

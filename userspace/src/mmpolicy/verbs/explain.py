@@ -26,7 +26,7 @@ from mmpolicy.host.cgroups import find_bindable
 from mmpolicy.host.files import CONTROL
 from mmpolicy.host.machine import Host
 from mmpolicy.host.pagemap import PAGE
-from mmpolicy.host.processes import cgroup_of, check_memory
+from mmpolicy.host.processes import Process, cgroup_of, check_memory
 from mmpolicy.host.tracing import Recorded, record
 from mmpolicy.memory.advice import Advice, advise
 from mmpolicy.memory.explain import Explained, all_of, explain_areas
@@ -75,7 +75,8 @@ seconds_option = click.option(
 pid_argument = click.argument("pid", type=PID, shell_complete=complete_pid)
 
 
-def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
+def _look(host: Host, process: Process, seconds: float) -> tuple[State, Seen]:
+    pid = process.pid
     loaded = host.tree.is_dir(CONTROL)
     state = read_state(host.tree) if loaded else {}
     profile = profile_of(host.tree, state, pid) if loaded else "-"
@@ -84,7 +85,9 @@ def _look(host: Host, pid: int, seconds: float) -> tuple[State, Seen]:
     recorded = Recorded([], 0)
     if loaded:
         recorded = record(host.tree, pid, lambda: host.sleep(seconds))
+    process.check(host.tree)
     areas = read_areas(host.tree, pid, contents=True, files=False, holds=holds)
+    process.check(host.tree)
     found = explain_areas(areas, recorded.decisions)
     policy, shadow = "-", "none"
     if loaded:
@@ -110,8 +113,8 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
     pages, which marks them as accessed. Without the module no policy decides, and only the folios
     and these reasons are shown.
     """
-    check_memory(host.tree, pid)
-    _, seen = _look(host, pid, seconds)
+    process = check_memory(host.tree, pid, "mmpolicy explain")
+    _, seen = _look(host, process, seconds)
     areas = [each for each in seen.areas if address is None or each.start <= address < each.end]
     if address is not None and not areas:
         text = f"process {pid} has no anonymous memory at {address:x}"
@@ -189,12 +192,12 @@ def _propose(host: Host, pid: int, name: str | None, seconds: float, want_json: 
     """Print a manifest with a profile for a process. Raise an error if no policy would reach the
     process, or if there is too little evidence.
     """
-    check_memory(host.tree, pid)
+    process = check_memory(host.tree, pid, "mmpolicy recommend")
     met = reach(host.tree, pid, override=True)
     if met.barred >= ALL:
         text = next(met.lines()).removesuffix(f"; remedy: {met.barriers[0].way_out}")
         raise Error(text, Exit.INCONCLUSIVE, met.barriers[0].way_out)
-    state, seen = _look(host, pid, seconds)
+    state, seen = _look(host, process, seconds)
     if not seen.loaded:
         _tell_without_module(pid, seen, want_json)
     largest = max((each.pages * PAGE for each in seen.areas), default=0)

@@ -168,7 +168,7 @@ def show(
     """
     holds = Holds(host.tree, hold_ms / 1000)
     if pid:
-        check_memory(host.tree, pid)
+        check_memory(host.tree, pid, "mmpolicy show --pid")
     if pid and not host.tree.is_dir(CONTROL):
         found = _memory(host.tree, pid, holds)
         told = {"pid": pid, "memory": [each._asdict() for each in found]}

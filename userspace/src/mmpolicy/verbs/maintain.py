@@ -25,7 +25,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import cgroup_pids, find_cgroup
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.processes import cgroup_of, check_memory
+from mmpolicy.host.processes import Process, cgroup_of, check_memory
 from mmpolicy.host.signals import noted
 from mmpolicy.host.systemd import unit_of
 from mmpolicy.memory.maintain import Maintainer, Rules, Work, kib
@@ -115,9 +115,10 @@ class MaintainOptions:
 def maintain(host: Host, **options: Any) -> None:
     """Keep memory of services in 2 MB pages where full, and give back what is empty.
 
-    Works until a signal ends it, as `collapse` and `trim` would, within a budget of CPU time. A
-    service that does not change costs next to nothing. It works on a 2 MB range again only after
-    the range has been full, or empty, for ten minutes, and for twice as long each further time.
+    Works until a signal ends it, as `collapse` and `trim` would, within a budget of CPU time; with
+    --pid alone, until these processes have ended. A service that does not change costs next to
+    nothing. It works on a 2 MB range again only after the range has been full, or empty, for ten
+    minutes, and for twice as long each further time.
 
     Without --unit, --cgroup and --pid, it works for the services that [maintain] of the manifests
     in /etc/mmpolicy names, as mmpolicy-maintain.service does. No state of the host is changed; a
@@ -175,6 +176,8 @@ class Keeper:
         self._host, self._given, self._caught = host, given, caught
         self._cpu = CPU
         self._works: dict[str, Work] = {}
+        self._processes: dict[str, Process] = {}  # of --pid, by name
+        self._lost = set[str]()  # names of the processes of --pid that have ended
         self._read_at, self._told_at = float("inf"), float("-inf")
         self._broken = set[str]()
         rules = Rules(
@@ -247,7 +250,8 @@ class Keeper:
         stopped service is accepted, as it may start later.
         """
         for pid in self._given.pids:
-            check_memory(self._host.tree, pid)
+            process = check_memory(self._host.tree, pid, "mmpolicy maintain --pid")
+            self._processes[f"{PROCESS}{pid}"] = process
         for name in self._given.cgroups:
             find_cgroup(self._host.tree, name)
         units = units_of(self._host.tree)
@@ -257,13 +261,23 @@ class Keeper:
                 find_cgroup(self._host.tree, name)
 
     def _pids(self, name: str) -> list[int]:
-        if name.startswith(PROCESS):
-            return [int(name.removeprefix(PROCESS))]
+        if process := self._processes.get(name):
+            return [] if self._has_lost(name, process) else [process.pid]
         try:
             path = find_cgroup(self._host.tree, name).name
             return [int(pid) for pid in cgroup_pids(self._host.tree, path)]
         except Error:  # the service does not run at present
             return []
+
+    def _has_lost(self, name: str, process: Process) -> bool:
+        """Return whether a process of --pid has ended, also if another program has its PID now;
+        print a line when this is found.
+        """
+        if name not in self._lost and (loss := process.loss(self._host.tree)):
+            self._lost.add(name)
+            self._works[name].processes.clear()
+            self._tell("", loss)
+        return name in self._lost
 
     def check_end(self) -> None:
         """With --once, raise an error if memory pressure or another limit ended the work before all
@@ -298,8 +312,8 @@ class Keeper:
         emit("maintain", self._given.want_json, data, lambda: _plan_lines(data))
 
     def run(self) -> None:
-        """Repeat rounds of trims and collapses until a signal arrives; with --once, until nothing
-        is left to do.
+        """Repeat rounds of trims and collapses until a signal arrives, or all processes have ended
+        where only --pid was given; with --once, until nothing is left to do.
         """
         host = self._host
         while not self._caught:
@@ -311,6 +325,8 @@ class Keeper:
             for name, work in works.items():
                 self._maintainer.round(work, self._pids(name), forbids, self._rest)
             self._keep()
+            if self._works and self._works.keys() == self._lost:
+                return
             if before != [(each.made, each.freed) for each in works.values()]:
                 self._show()
             elif self._given.once:

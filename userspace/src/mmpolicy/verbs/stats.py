@@ -201,10 +201,12 @@ def stats(host: Host, **options: Any) -> None:
     """
     given = StatsOptions(**options)
     holds = Holds(host.tree, given.hold_ms / 1000)
-    for pid in given.pids:
-        check_memory(host.tree, pid)
+    again = "mmpolicy stats --pid"
+    processes = [check_memory(host.tree, pid, again) for pid in given.pids]
 
     def read() -> Counters:
+        for each in processes:
+            each.check(host.tree)
         return read_counters(host.tree, given.profile, given.point)
 
     if given.watch:

@@ -10,7 +10,7 @@ import click
 
 from mmpolicy.host.cgroups import Charged, cgroup_pids, find_cgroup
 from mmpolicy.host.files import Tree
-from mmpolicy.host.processes import check_memory
+from mmpolicy.host.processes import check_memory, headless
 from mmpolicy.memory.holds import Holds
 from mmpolicy.verbs.options import PID, complete_cgroup, complete_pid, complete_unit
 
@@ -63,14 +63,18 @@ def warn_if_slowed(holds: Holds) -> None:
 
 
 def find_processes(
-    tree: Tree, cgroup: str | None, pid: int | None, unit: str | None
+    tree: Tree, verb: str, cgroup: str | None, pid: int | None, unit: str | None
 ) -> tuple[str, list[int]]:
     """Return the cgroup to which the memory of the target is charged ("" if not known), and the
-    pids of its processes. Exactly one of the options must be set.
+    pids of its processes. Exactly one of the options must be set. A warning is printed for each
+    process of a cgroup or unit whose main thread has ended.
     """
     check_one(cgroup, pid, unit)
     if pid is not None:
-        check_memory(tree, pid)
+        check_memory(tree, pid, f"mmpolicy {verb} --pid")
         return Charged(tree).name(pid), [pid]
     path = find_cgroup(tree, cgroup or unit or "").name
-    return path, [int(each) for each in cgroup_pids(tree, path)]
+    pids = [int(each) for each in cgroup_pids(tree, path)]
+    for text in filter(None, (headless(tree, each) for each in pids)):
+        click.echo(f"warning: {text}", err=True)
+    return path, pids

@@ -21,6 +21,7 @@ from mmpolicy.host.cgroups import find_cgroup
 from mmpolicy.host.evidence import pressure_in
 from mmpolicy.host.files import CONTROL, SPLIT, Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.processes import Process
 from mmpolicy.memory.explain import size
 from mmpolicy.memory.reach import excepted, reach_of
 from mmpolicy.memory.survey import FIGURES, Row, Survey
@@ -150,8 +151,10 @@ def _on_screen(ctx: click.Context, host: Host, given: TopOptions) -> None:
 
     def run(words: Sequence[str]) -> None:
         """Run a verb that a key has started. Its CPU time is not counted against the budget of the
-        survey.
+        survey. A process that has ended since its row was drawn is an error.
         """
+        if words[:2] == ["trim", "--pid"] and (known := survey.processes.get(int(words[2]))):
+            Process(known.pid, known.usage.start).check(host.tree)
         root = ctx.find_root().command
         root.main(list(words), obj=host, standalone_mode=False)
         survey.budget.forgive(given.interval)

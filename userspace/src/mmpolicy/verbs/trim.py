@@ -128,7 +128,7 @@ def trim(host: Host, **options: Any) -> None:
     given = TrimOptions(**options)
     check_one(given.cgroup, given.pid, given.unit)
     check_possible(host.tree, writes=not given.dry_run)
-    cgroup, pids = find_processes(host.tree, given.cgroup, given.pid, given.unit)
+    cgroup, pids = find_processes(host.tree, "trim", given.cgroup, given.pid, given.unit)
     if given.dry_run:
         _plan(host, given, cgroup, pids)
         return
@@ -158,6 +158,7 @@ def _before(host: Host, given: TrimOptions, holds: Holds, pid: int) -> tuple[Row
 def _now(finder: Finder) -> int | None:
     """Return the resident memory of a process in kB now; None if the process has ended."""
     try:
+        finder.space.process.check(finder.space.tree)
         return finder.space.sizes().rss or None
     except Error:
         return None
