@@ -11,7 +11,7 @@ from mmpolicy.cli import main
 from mmpolicy.host.files import SPLIT
 from mmpolicy.memory.trim import FEATURE
 
-from .fakes import FakeTree, Run
+from .fakes import Clock, FakeTree, Run
 from .heaps import make_collapsible, make_heap
 from .test_look import walk
 
@@ -120,6 +120,19 @@ def test_such_a_process_of_a_service_is_told_of(run: Run, tree: FakeTree, verb: 
     result = run(verb, "--unit", "db", "--dry-run")
     assert result.code == 0
     assert "warning: the main thread of process 20 has ended, but 2 threads run" in result.err
+
+
+def test_top_counts_such_a_process(run: Run, tree: FakeTree, clock: Clock) -> None:
+    """It has a row with its size, none of which was looked at."""
+    clock.steps = [lambda: None] * 9
+    make_host(tree, "top")
+    make_heap(tree, ["full", "full"])
+    tree.put("/proc/20/stat", tree.read("/proc/20/stat").replace(" 7 0 ", " 7 999999 "))
+    make_headless(tree, 2)
+    data = run("top", "-n", "1", "--json").json
+    (row,) = [each for each in data["processes"] if each["pid"] == 20]
+    assert (row["name"], row["rss_kib"], row["looked_at"]) == ("postgres", 4096, 0)
+    assert row["not_looked_at_kib"] == {"any": 4096}
 
 
 def test_a_process_that_has_ended_can_be_unbound(run: Run, tree: FakeTree) -> None:

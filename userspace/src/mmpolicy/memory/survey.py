@@ -28,7 +28,7 @@ from mmpolicy.errors import Error, Exit
 from mmpolicy.host.cgroups import Charged, cgroup_pids
 from mmpolicy.host.files import Tree
 from mmpolicy.host.pagemap import PAGE
-from mmpolicy.host.processes import printable
+from mmpolicy.host.processes import headless, live_threads, printable
 from mmpolicy.memory.charged import Account, Owners, account_of
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import INTO_KIB, Reach, reach
@@ -96,6 +96,8 @@ class Usage(NamedTuple):
     system: int  # CPU time spent in the kernel
     pages: int  # number of pages that are resident now
     is_kernel: bool
+    # True if the main thread has ended and others run: /proc/PID shows no memory then
+    is_headless: bool = False
 
 
 class Rates(NamedTuple):
@@ -251,9 +253,22 @@ def _rates(old: Usage, then: float, new: Usage, now: float) -> Rates:
 
 
 def read_usage(tree: Tree, pid: int) -> tuple[str, Usage] | None:
-    """Return name and counters of a process; None if it has ended or the file cannot be parsed."""
+    """Return name and counters of a process; None if it has ended or the file cannot be parsed.
+
+    If its main thread has ended, the size is that which another thread shows.
+    """
+    found = _usage_in(tree, f"/proc/{pid}")
+    if found and found[1].is_kernel and headless(tree, pid):
+        threads = (_usage_in(tree, f"/proc/{pid}/task/{each}") for each in live_threads(tree, pid))
+        if other := next(filter(None, threads), None):
+            pages = other[1].pages
+            return found[0], found[1]._replace(pages=pages, is_kernel=False, is_headless=True)
+    return found
+
+
+def _usage_in(tree: Tree, folder: str) -> tuple[str, Usage] | None:
     try:
-        text = tree.read_at(f"/proc/{pid}/stat", PAGE)
+        text = tree.read_at(f"{folder}/stat", PAGE)
     except Error:
         return None
     # the name of the program, in parentheses, may itself contain spaces and parentheses, so the
@@ -325,9 +340,11 @@ class Survey:
 
     def reach(self, pid: int) -> Reach | None:
         """Return the memory of a process that policies cannot reach; searched again when its RSS
-        has doubled.
+        has doubled. None if the process has ended or shows no memory.
         """
         each = self.processes[pid]
+        if each.usage.is_headless:
+            return None
         key = pid, each.usage.start, each.rss_kib.bit_length()
         if key not in self._reach:
             try:
@@ -386,7 +403,10 @@ class Survey:
 
         Each process is sampled once, and again if time is left and its sample is small.
         """
-        due = [each for each in self.processes.values() if each.usage.pages >= SMALL]
+        due = [
+            each for each in self.processes.values()
+            if each.usage.pages >= SMALL and not each.usage.is_headless
+        ]  # fmt: skip
         looker, denied = self._looker(), ""
         while looker and due:
             due.sort(key=lambda each: -each.usage.pages / (1 + each.sample.weight(now)))
