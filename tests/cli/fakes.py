@@ -121,6 +121,7 @@ class FakeTree(Tree):
         self.writes: list[tuple[str, str]] = []
         self.refusals: dict[str, int] = {}  # path -> errno
         self.denied = False  # True for a user other than root
+        self.confined = False  # True for root of a user namespace
         self.read_only = False  # True where /sys is read-only, as in a container
         self.installed = True  # True if there is a module for this kernel
         self.trace = ""  # content of the trace
@@ -142,6 +143,9 @@ class FakeTree(Tree):
 
     def is_root(self) -> bool:
         return not self.denied
+
+    def is_confined(self) -> bool:
+        return self.confined
 
     def writable(self, path: str) -> bool:
         return not self.denied and not self.read_only and self.exists(path)

@@ -14,6 +14,8 @@ import click
 
 # next step while the module is not loaded; group.py checks whether it can be loaded
 LOAD = "mmpolicy load"
+AS_ROOT = "run the command as root"
+OUTSIDE = "run the command on the host itself, not in a container or user namespace"
 
 
 class Exit(IntEnum):

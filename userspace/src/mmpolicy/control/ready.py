@@ -61,9 +61,7 @@ def check_permission(facts: Facts) -> Check:
         return Check("permission", "ok", "you are root, and may load the module")
     if facts.tree.writable(path):
         return Check("permission", "ok", "you may switch policies")
-    return Check(
-        "permission", "fail", f"no permission to write {CONTROL}", "run the command as root"
-    )
+    return Check("permission", "fail", f"no permission to write {CONTROL}", facts.tree.who_may())
 
 
 def check_counters(facts: Facts) -> Check:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import stat
 import sys
@@ -11,14 +12,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EISDIR, ELOOP, ENOENT, ENOSPC, EPERM, EROFS
+from functools import cache
 from math import inf
 from pathlib import Path
 
-from mmpolicy.errors import Error, Exit, Remedies, explain
+from mmpolicy.errors import AS_ROOT, OUTSIDE, Error, Exit, Remedies, explain
 
 KEEP_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run the command as root"),
-    EPERM: (Exit.DENIED, "run the command as root"),
+    EACCES: (Exit.DENIED, AS_ROOT),
+    EPERM: (Exit.DENIED, AS_ROOT),
     EROFS: (Exit.FAILED, "run the command where the file system is mounted read-write"),
     ENOSPC: (Exit.FAILED, "free space on the disk; the former file is unchanged"),
     EDQUOT: (Exit.FAILED, "free space within the disk quota; the former file is unchanged"),
@@ -38,6 +40,7 @@ GIVEN_REMEDIES: Remedies = {
 }
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 LOOK_AGAIN = 0.02  # seconds between two attempts to get a lock
+PRESENT, FRAME = 1 << 63, (1 << 55) - 1  # bits of an entry of /proc/PID/pagemap
 
 
 @contextmanager
@@ -49,10 +52,31 @@ def explained(action: str, path: Path, remedies: Remedies) -> Iterator[None]:
         raise explain_file(err, action, path, remedies) from err
 
 
+def is_confined() -> bool:
+    """Return whether this process is root of a container or user namespace only, which the kernel
+    shows by hiding the frame numbers of the process's own pages.
+    """
+    return not os.geteuid() and _hides_frames()
+
+
+@cache
+def _hides_frames() -> bool:
+    address = id(os)  # lies in a page that is present, as id() of CPython is an address
+    try:
+        with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
+            file.seek(address // mmap.PAGESIZE * 8)
+            entry = int.from_bytes(file.read(8), "little")
+    except OSError:
+        return False
+    return bool(entry & PRESENT) and not entry & FRAME
+
+
 def explain_file(err: OSError, action: str, path: Path, remedies: Remedies) -> Error:
     """Return the error for a file on which an action has failed, with the next step."""
     found = explain(err.errno or 0, f"{action} {path}", remedies, str(path))
-    if path.is_relative_to("/proc") and found.exit_code == Exit.DENIED and not os.geteuid():
+    if found.exit_code == Exit.DENIED and is_confined():
+        found.next_step = OUTSIDE
+    elif path.is_relative_to("/proc") and found.exit_code == Exit.DENIED and not os.geteuid():
         found.next_step = (
             "root has no access to this process here: run the command outside the "
             "container, or look for a missing capability or an LSM"

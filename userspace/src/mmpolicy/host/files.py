@@ -23,12 +23,13 @@ from errno import (
 from pathlib import Path
 from typing import Any
 
-from mmpolicy.errors import Error, Exit, Remedies
+from mmpolicy.errors import AS_ROOT, OUTSIDE, Error, Exit, Remedies
 from mmpolicy.host.disk import (
     KEEP_REMEDIES,
     explain_file,
     explained,
     holder_of,
+    is_confined,
     replace_file,
     take_lock,
     write_all,
@@ -45,14 +46,14 @@ OURS = (CONTROL, TRACING)
 # directories of the kernel's own knobs
 KNOB_FOLDERS = ("/sys/kernel/mm/transparent_hugepage", "/proc/sys/vm")
 TRACING_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run the command as root"),
-    EPERM: (Exit.DENIED, "run the command as root"),
+    EACCES: (Exit.DENIED, AS_ROOT),
+    EPERM: (Exit.DENIED, AS_ROOT),
     ENOENT: (Exit.LACKING, "mount -t tracefs none /sys/kernel/tracing"),
 }
 
 READ_REMEDIES: Remedies = {
-    EACCES: (Exit.DENIED, "run the command as root"),
-    EPERM: (Exit.DENIED, "run the command as root"),
+    EACCES: (Exit.DENIED, AS_ROOT),
+    EPERM: (Exit.DENIED, AS_ROOT),
     ENOENT: (Exit.LACKING, "mmpolicy doctor"),
     ENODEV: (Exit.LACKING, "mmpolicy doctor"),
 }
@@ -284,6 +285,14 @@ class Tree:
     def is_root(self) -> bool:
         """Return whether this process runs as root."""
         return os.geteuid() == 0
+
+    def is_confined(self) -> bool:
+        """Return whether this process is root of a container or user namespace only."""
+        return is_confined()
+
+    def who_may(self) -> str:
+        """Return as whom, or where, a command has to be run that this user may not run here."""
+        return OUTSIDE if self.is_confined() else AS_ROOT
 
     def write(self, path: str, value: str) -> None:
         """Write a value in one call to a file of the module or of this command's tracing instance.

@@ -168,7 +168,7 @@ def _of_all_cpus(host: Host, now: Values, agreed: bool, want_json: bool) -> None
         raise Error(
             "--all-cpus changes the folio sizes of the kernel while it measures, which needs root",
             Exit.DENIED,
-            "run the command as root",
+            host.tree.who_may(),
         )
     _check(host, len(cpus))
     _ask_for(len(cpus), agreed)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from mmpolicy.errors import LOAD, Error
+from mmpolicy.errors import AS_ROOT, LOAD, OUTSIDE, Error
 from mmpolicy.host.doctor import STUB, Facts, check_signature
 from mmpolicy.host.evidence import THP
 from mmpolicy.host.machine import Host
@@ -16,8 +16,6 @@ from mmpolicy.verbs.libraries import how_to_get
 
 LOOK = "mmpolicy top, or mmpolicy recommend, which work without the module"
 INSTALL = "install mmpolicy-dkms and the headers of this kernel (README.md), then mmpolicy load"
-AS_ROOT = "run the command as root"
-OUTSIDE = "run the command on the host itself, not in a container"
 
 
 class Verdict(NamedTuple):
@@ -47,6 +45,7 @@ def without_module(host: Host) -> Verdict:
     facts = Facts(host)
     points = points_here(facts)
     look = LOOK if host.tree.is_root() else f"as root: {LOOK}"
+    look = f"on the host itself: {LOOK}" if host.tree.is_confined() else look
     if points.reasons:
         return Verdict(f"This kernel cannot have policies: {points.reasons}", look, never=True)
     if facts.info.get("description", "").startswith(STUB):
@@ -65,7 +64,7 @@ def without_module(host: Host) -> Verdict:
 
 def verbs_here(host: Host) -> list[Verb]:
     """Return all verbs that need no module, in the order in which a user would try them."""
-    needs_root = () if host.tree.is_root() else ("needs root", AS_ROOT)
+    needs_root = _needs_root(host)
     read_only = () if host.tree.writable(f"{THP}/enabled") else (f"{THP} is read-only", OUTSIDE)
     library = next((each for each in ("numpy", "scipy") if not _is_there(each)), "")
     lacks = (f"needs the Python library {library}", how_to_get(library)) if library else ()
@@ -79,6 +78,15 @@ def verbs_here(host: Host) -> list[Verb]:
         Verb("ab run", *(needs_root or read_only)),
         Verb("ab report", *lacks),
     ]
+
+
+def _needs_root(host: Host) -> tuple[()] | tuple[str, str]:
+    """Return why the verbs that need root do not work for this user, and the next step; () if they
+    do.
+    """
+    if host.tree.is_confined():
+        return "needs root of the host: the kernel hides page frame numbers here", OUTSIDE
+    return () if host.tree.is_root() else ("needs root", AS_ROOT)
 
 
 def _is_there(library: str) -> bool:
