@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from mmpolicy.errors import OUTSIDE
 from mmpolicy.host.traps import BOOT_NEVER, TUNED, traps
 from mmpolicy.verbs.overview import MANY
 
@@ -121,6 +122,18 @@ def test_alone_it_has_the_state_first_where_the_module_is_loaded(tree: FakeTree,
     out = run().out.splitlines()
     assert (out[0], "never" in out[3]) == ("state: active", True)
     assert out[-1].startswith("next: mmpolicy top")
+
+
+def test_root_of_a_user_namespace_is_not_told_to_be_root(bare: FakeTree, run: Run) -> None:
+    """The kernel hides page frame numbers from it, so it can do no more than other users."""
+    bare.confined = True
+    lines = run().out.splitlines() + run("doctor").out.splitlines()
+    works = [line for line in lines if "What works here" in line]
+    assert {line.split(": ", 1)[1] for line in works} <= {"thp, bench, ab report", "thp"}
+    assert "as root" not in "\n".join(lines) and any(line.endswith(OUTSIDE) for line in lines)
+    bare.put("/proc/kpageflags", bytes(8))
+    result = run("recommend", "--seconds", "60")
+    assert (result.code, result.err.splitlines()[-1]) == (4, f"next: {OUTSIDE}")
 
 
 NEVER = "[vm]\ntransparent_hugepages = never\n"

@@ -107,7 +107,7 @@ def test_a_huge_page_is_unmapped_after_the_scan(
     (before,) = read_areas(process, PID, contents=True)
     huge = space.Region(START + 16 * PAGE, START + PAGES * PAGE, space.PRESENT | space.HUGE)
     found = [space.Region(START, huge.start, space.PRESENT), huge]
-    monkeypatch.setattr(space.Space, "regions", lambda _, start, __: found * (start == START))
+    monkeypatch.setattr(space.Space, "regions", lambda _, start, *__: found * (start == START))
     (area,) = read_areas(process, PID, contents=True)
     assert area.kinds.cut(0, PAGES) == before.kinds.cut(0, PAGES)
 

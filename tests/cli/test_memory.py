@@ -124,6 +124,8 @@ def test_areas_of_maps(tree: FakeTree) -> None:
         "7000-8000 rw-s 00000000 00:01 9 /var/a",
     ]  # fmt: skip
     tree.put("/proc/7/maps", "\n".join(lines))
+    tree.put("/proc/7/pagemap", b"")
+    tree.put("/proc/7/status", "VmRSS:\t4 kB")
     found = space_of(tree, 7).areas()
     assert [(each.start, each.end, each.name) for each in found] == [
         (0x1000, 0x3000, "[heap]"), (0x3000, 0x4000, ""), (0x4000, 0x5000, "/lib/a b"),
@@ -134,11 +136,29 @@ def test_areas_of_maps(tree: FakeTree) -> None:
     assert [each.usable for each in found] == [True, False, True, False, True, True]
     assert [each.shared_memory for each in found] == [False] * 4 + [True, False]
     for words, expected in (
-        ((False, False), ["[heap]"]),
-        ((True, False), ["[heap]", "/memfd:heap (deleted)"]),
-        ((False, True), ["[heap]", "/lib/a b", "/memfd:heap (deleted)", "/var/a"]),
+        ((False, False), ["[heap]", ""]),
+        ((True, False), ["[heap]", "", "/memfd:heap (deleted)"]),
+        ((False, True), ["[heap]", "", "/lib/a b", "/memfd:heap (deleted)", "/var/a"]),
     ):
-        assert [each.name for each in wanted_areas(found, *words)] == expected
+        space = space_of(tree, 7)
+        assert [each.name for each in wanted_areas(space.looked_at(found), *words)] == expected
+
+
+def test_pages_behind_prot_none_are_looked_at(tree: FakeTree) -> None:
+    """Garbage collectors keep pages behind PROT_NONE: these count as others do. A reservation of
+    60 TB costs no look.
+    """
+    tree.make_unloaded()
+    make_thp(tree)
+    make_sparse(tree, 10)
+    end = START + 4096 * PAGE
+    area = f"{START:x}-{end:x} ---p 00000000 00:00 0"
+    tree.put("/proc/10/maps", f"{area}\n{end + (1 << 30):x}-{60 << 40:x} ---p 00000000 00:00 0")
+    (found,) = read_areas(tree, 10, contents=True)
+    assert found.folios == {9: 8} and found.empty()[ord("9")] == 4096 * 15 // 16
+    survey = Survey(tree, 1.0, seed=1)
+    survey.turn(1.0, 5.0)
+    assert survey.seen() == 1.0 and survey.processes[10].waste_kib > 14 << 10
 
 
 @pytest.mark.parametrize("few", [False, True])
@@ -352,7 +372,7 @@ def test_where_areas_are_asked_for_what_is_there(tree: FakeTree) -> None:
     make_reservation(tree, 20, 1 << 22, 12345)
     layout, space = Layout(), space_of(tree, 20)
     layout.refresh(space, space.sizes(), 0.0)
-    assert layout.private.spots == (4 << 20) // PAGE // 16  # of 16 GiB
+    assert layout.private.spots == (2 << 20) // PAGE // 16  # of 16 GiB
     start, pages = layout.private.draw(Random(1))
     assert START <= start < START + (12345 + 1024) * PAGE
     assert pages == 16

@@ -24,7 +24,7 @@ from mmpolicy.host.pagemap import (
     Pagemap,
 )
 from mmpolicy.memory.holds import LEARN, Holds, _address
-from mmpolicy.memory.space import GUARD, HUGE, PRESENT, SWAPPED, Region, Space
+from mmpolicy.memory.space import GUARD, HUGE, PRESENT, SWAPPED, Region, Space, Vma
 
 from .fakes import FakeTree
 from .test_map import START, write_at
@@ -107,6 +107,28 @@ def test_areas_are_those_of_maps(space: Space) -> None:
     heap = next(each for each in found if each.name == "[heap]")
     assert (heap.anonymous, heap.access) == (True, "rw-p")
     assert not any(each.anonymous for each in found if each.name in ("[vvar]", "[vdso]"))
+
+
+def test_small_areas_are_scanned_together(
+    space: Space, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand areas in a row, each has its pages, with few calls of the kernel."""
+    memory.fill(*range(0, PAGES, 8), *range(1, PAGES, 8))
+    size, number = 4 * PAGE, PAGES // 4
+    scans, usual = list[int](), Pagemap.scan
+
+    def scan(self: Pagemap, start: int, end: int, most: int) -> tuple[list[Region], int]:
+        scans.append(start)
+        return usual(self, start, end, most)
+
+    monkeypatch.setattr(Pagemap, "scan", scan)
+    areas = [Vma(at, at + size, "rw-p", 0, "") for at in range(memory.start, memory.end, size)]
+    found = [(area, list(regions)) for area, regions in space.regions_of(areas, PRESENT)]
+    assert [area for area, _ in found] == areas
+    for n, (area, regions) in enumerate(found):
+        there = [] if n % 2 else [(area.start, area.start + 2 * PAGE)]
+        assert [(each.start, each.end) for each in regions] == there
+    assert len(scans) < number / 10
 
 
 def test_guards_are_not_swapped(space: Space, memory: Memory) -> None:

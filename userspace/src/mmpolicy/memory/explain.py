@@ -5,6 +5,7 @@ reasons, and the empty part of the folios.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -116,10 +117,11 @@ def explain_areas(areas: Iterable[Area], decisions: Iterable[Decision]) -> list[
             if order:
                 each.large[order], each.unused[order] = total.pages, total.zero
         found.append(each)
+    starts = [each.start for each in found]
     for decision in decisions:
-        for each in found:
-            if each.start <= decision.address < each.end:
-                (each.shadow if decision.shadow else each.wanted).add(decision)
+        at = bisect_right(starts, decision.address) - 1
+        if at >= 0 and decision.address < found[at].end:
+            (found[at].shadow if decision.shadow else found[at].wanted).add(decision)
     return found
 
 

@@ -67,7 +67,7 @@ class Pages:
         self._pages, self._empty = pages, empty
         # compressed bytes of a stretch, by the index of its first page
         self._stretches: dict[int, bytes] = {}
-        self._counts = Counter[int]()  # number of pages by kind
+        self.counts = Counter[int]()  # number of pages by kind
 
     def __len__(self) -> int:
         return self._pages
@@ -76,11 +76,12 @@ class Pages:
         """Store the bytes of a stretch of pages, from index `first` on, a multiple of STRETCH."""
         self._stretches[first] = pack(found, 1)
         for kind in KINDS:
-            self._counts[kind] += found.count(kind)
+            if number := found.count(kind):
+                self.counts[kind] += number
 
     def count(self, kind: int) -> int:
         """Return how many pages are of a kind."""
-        return self._counts[kind]
+        return self.counts[kind]
 
     @property
     def known(self) -> bool:
@@ -157,7 +158,7 @@ class Frames:
     """
 
     def __init__(self, tree: Tree, few: bool = False) -> None:
-        self._tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
+        self.tree, self._file, self._few = tree, tree.reader("/proc/kpageflags"), few
         self._block = lru_cache(maxsize=4096)(self._read_block)
         self.lost = lru_cache(maxsize=4096)(self._lost)
         # first frames of those folios whose unmapped pages were counted already, so that each
@@ -189,6 +190,8 @@ class Frames:
 
     def is_hugetlb(self, frame: int) -> bool:
         """Return whether a page belongs to a hugetlb pool."""
+        if not frame:
+            raise no_frames(self.tree)
         return bool(self.flags(frame) >> KPF_HUGETLB & 1)
 
     def _lost(self, head: int, order: int) -> int:
@@ -199,7 +202,7 @@ class Frames:
         """
         size = 8 << order
         try:
-            counts = self._tree.read_at("/proc/kpagecount", size, head * 8)
+            counts = self.tree.read_at("/proc/kpagecount", size, head * 8)
         except Error:
             return 0
         lost = sum(1 for at in range(0, len(counts), 8) if not any(counts[at : at + 8]))
@@ -241,17 +244,18 @@ class Stretch(NamedTuple):
 
 
 def read_area(
-    space: Space, frames: Frames, vma: Vma, contents: bool, goes_on: Callable[[int], bool]
-) -> Area:
+    space: Space, frames: Frames, vma: Vma, regions: Iterable[Region], contents: bool,
+    goes_on: Callable[[int], bool],
+) -> Area:  # fmt: skip
     """Return a memory area with its folios, and with `contents` also with its zero-filled pages.
 
-    goes_on() is called after each stretch with its number of present pages. If it returns False,
-    the rest of the area is not read.
+    regions: those of the area. goes_on() is called after each stretch with its number of present
+    pages. If it returns False, the rest of the area is not read.
     """
     pages = (vma.end - vma.start) // PAGE
     area = Area(vma.start, vma.name, Pages(pages, b"."), Pages(pages, b"\0"), Counter(), 0)
     lost = 0
-    for each in read_stretches(space, frames, vma, contents, area.folios):
+    for each in read_stretches(space, frames, vma, contents, area.folios, regions):
         area.kinds.put(each.first, each.kinds)
         lost += sum(each.lost.values())
         if each.zeroes.count(1):
@@ -262,11 +266,16 @@ def read_area(
 
 
 def read_stretches(
-    space: Space, frames: Frames, vma: Vma, contents: bool, folios: Counter[int]
-) -> Iterator[Stretch]:
-    """Yield the stretches of an area that have any page; add its folios to `folios` by order."""
+    space: Space, frames: Frames, vma: Vma, contents: bool, folios: Counter[int],
+    found: Iterable[Region] | None = None,
+) -> Iterator[Stretch]:  # fmt: skip
+    """Yield the stretches of an area that have any page; add its folios to `folios` by order.
+
+    found: the regions of the area, if they were read already.
+    """
     last = NO_FOLIO
-    for first, regions in _by_stretch(vma, space.regions(vma.start, vma.end)):
+    found = space.regions(vma.start, vma.end) if found is None else found
+    for first, regions in _by_stretch(vma, found):
         pages = min(STRETCH, (vma.end - vma.start) // PAGE - first)
         begin, kinds, lost = vma.start + first * PAGE, bytearray(b".") * pages, dict[int, int]()
         entries = _entries(space, regions)
@@ -318,7 +327,7 @@ def _entries(space: Space, regions: Sequence[Region]) -> _Entries:
     if not single:
         return _Entries(0, array("Q"))
     start = single[0].start
-    return _Entries(start, space.entries(start, (single[-1].end - start) // PAGE))
+    return _Entries(start, space.entries_near(start, (single[-1].end - start) // PAGE))
 
 
 def _has_entries(region: Region) -> bool:
@@ -345,7 +354,7 @@ def _put(
         frame = first[0] & FRAME
         if bits & there.ZERO:
             kind = ZERO_PAGE
-        elif frames.is_hugetlb(frame or _no_frames()):
+        elif frames.is_hugetlb(frame):
             kind = HUGETLB
         else:
             kind = ord("9")
@@ -360,10 +369,9 @@ def _put(
     return last
 
 
-def _no_frames() -> int:
-    raise Error(
-        "/proc/PID/pagemap shows no page frame numbers", Exit.DENIED, "run the command as root"
-    )
+def no_frames(tree: Tree) -> Error:
+    """Return the error for a user from whom the kernel hides page frame numbers."""
+    return Error("/proc/PID/pagemap shows no page frame numbers", Exit.DENIED, tree.who_may())
 
 
 def _kinds(
@@ -381,7 +389,7 @@ def _kinds(
             continue
         frame = entry & FRAME
         if not frame:
-            _no_frames()
+            raise no_frames(frames.tree)
         kinds[page] = kind = frames.kind(frame, few)
         order = kind - ord("0")
         folio = (frame >> order, order)
@@ -441,13 +449,9 @@ def read_spot(
 
 def wanted_areas(areas: Iterable[Vma], shared: bool, files: bool) -> list[Vma]:
     """Return those areas that are private and anonymous; with `shared` also shared memory, with
-    `files` all usable areas.
+    `files` all areas.
     """
-    return [
-        each
-        for each in areas
-        if each.usable and (files or each.anonymous or (shared and each.shared_memory))
-    ]
+    return [each for each in areas if files or each.anonymous or (shared and each.shared_memory)]
 
 
 def read_areas(
@@ -462,8 +466,9 @@ def read_areas(
     """
     space, frames = Space(tree, pid, holds or Holds(tree)), Frames(tree)
     areas = list[Area]()
-    for each in wanted_areas(space.areas(), shared, files):
-        areas.append(read_area(space, frames, each, contents, goes_on))
+    wanted = wanted_areas(space.looked_at(space.areas()), shared, files)
+    for each, regions in space.regions_of(wanted):
+        areas.append(read_area(space, frames, each, regions, contents, goes_on))
         if not goes_on(0):
             break
     return [area for area in areas if area.kinds.known]
@@ -479,15 +484,16 @@ class Total(NamedTuple):
 
 def totals(areas: Sequence[Area]) -> dict[int, Total]:
     """Return the sums over all areas, by order of the folios; orders without pages are left out."""
-    result, empty = {}, [area.empty() for area in areas]
-    for order in range(BLOCK_BITS + 1):
-        kind = ord("0") + order
-        pages = count_of(areas, kind)
-        zero = sum(each[kind] for each in empty)
-        folios = sum(area.folios[order] for area in areas)
-        if pages:
-            result[order] = Total(folios, pages, zero)
-    return result
+    folios, pages, zero = Counter[int](), Counter[int](), Counter[int]()
+    for area in areas:
+        folios.update(area.folios)
+        pages.update(area.kinds.counts)
+        zero.update(area.empty())
+    return {
+        order: Total(folios[order], pages[kind], zero[kind])
+        for order, kind in enumerate(KINDS[: BLOCK_BITS + 1])
+        if pages[kind]
+    }
 
 
 def count_of(areas: Iterable[Area], kind: int) -> int:

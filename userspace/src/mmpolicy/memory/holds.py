@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from math import ceil
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
@@ -38,6 +39,7 @@ OWN_TABLES = 16  # number of page tables, with one page each, that a measurement
 TABLE = 512  # number of entries of a page table
 NOTHING = nullcontext()
 SLOW = {os.SCHED_BATCH: "SCHED_BATCH", os.SCHED_IDLE: "SCHED_IDLE"}
+SURE = 3  # a limit that is suggested to the user is this many times the predicted duration
 LEARN = 2048  # reads of fewer pages than this do not update the cost of a page
 
 
@@ -190,6 +192,12 @@ class Holds:
         predicted to stay within the limit.
         """
         return (pages * self.smaps_ns + slots * self.slot_ns) / 1e9 <= self.limit_s
+
+    def for_smaps_ms(self, pages: int, slots: int = 0) -> int:
+        """Return a limit in ms with which such a read of smaps is allowed, also if the next run
+        measures SURE times the cost.
+        """
+        return ceil(SURE * (pages * self.smaps_ns + slots * self.slot_ns) / 1e6) + 1
 
     def took(self, elapsed_s: float) -> None:
         """Record how long a read or write took; it has held mmap_lock for at most this time."""

@@ -25,7 +25,7 @@ from mmpolicy.host.knobs import chosen
 from mmpolicy.host.processes import cgroup_of, printable
 from mmpolicy.host.systemd import memory_thp, unit_of
 from mmpolicy.memory.holds import Holds
-from mmpolicy.memory.space import Details, Sizes, Space, Vma
+from mmpolicy.memory.space import PRESENT, Details, Sizes, Space, Vma
 
 ENABLED = f"{THP}/enabled"
 SHMEM = f"{THP}/shmem_enabled"
@@ -38,6 +38,7 @@ ALL = 0.95  # from this share of memory out of reach on, a policy for large foli
 # In a process with more kB than this, the search for areas with madvise() takes too long to be done
 # for many processes.
 INTO_KIB = 4 << 20
+DARK = "dark"  # key of memory whose madvise() flags are not known
 ASKED, REFUSED = "hg", "nh"  # VmFlags of memory with MADV_HUGEPAGE and with MADV_NOHUGEPAGE
 WATCHED = frozenset(("um", "uw"))  # VmFlags of memory that a userfaultfd watches
 THP_ENABLED = re.compile(r"^THP_enabled:\s+0$", re.MULTILINE)
@@ -451,22 +452,18 @@ def _advised(tree: Tree, space: Space, areas: list[Vma]) -> tuple[dict[str, int]
     """Return the memory that madvise() and userfaultfd keep from policies, in kB by key of KINDS,
     and the questions left open.
     """
-    found: dict[str, int] = {}
     details, size = space.details(areas), some_size_for_all(tree)
-    dark = excepted = 0
-    for area in (each for each in areas if each.anonymous and each.usable):
+    kinds: dict[str, list[Vma]] = {}
+    for area in (each for each in space.looked_at(areas) if each.anonymous):
         told = details[area.start, area.end]
         if told is None:
-            dark += _resident(space, area)
-            continue
-        key = _key_of(told)
-        if key:
-            found[key] = found.get(key, 0) + _resident(space, area)
+            kinds.setdefault(DARK, []).append(area)
+        elif key := _key_of(told):
+            kinds.setdefault(key, []).append(area)
         elif size and told.eligible is False and _could(area, size):
-            excepted += _resident(space, area)
-    if excepted:
-        found["except_advised"] = excepted
-    unknown = []
+            kinds.setdefault("except_advised", []).append(area)
+    found = {key: _resident(space, some) for key, some in kinds.items()}
+    dark, unknown = found.pop(DARK, 0), list[str]()
     if dark >= MUCH_KIB:
         limit_ms, smaps = space.holds.limit_s * 1000, f"/proc/{space.pid}/smaps"
         unknown.append(
@@ -489,12 +486,14 @@ def _could(area: Vma, size: int) -> bool:
     return first + size <= area.end and area.access.startswith("rw") and area.name != "[stack]"
 
 
-def _resident(space: Space, area: Vma) -> int:
-    """Return the resident size of an area, in kB."""
-    from mmpolicy.memory.space import PRESENT
-
-    regions = space.regions(area.start, area.end, PRESENT)
-    return sum((each.end - each.start) >> 10 for each in regions if each.categories & PRESENT)
+def _resident(space: Space, areas: Iterable[Vma]) -> int:
+    """Return the resident size of some areas, in kB."""
+    return sum(
+        (each.end - each.start) >> 10
+        for _, regions in space.regions_of(areas, PRESENT)
+        for each in regions
+        if each.categories & PRESENT
+    )
 
 
 def reach_of(

@@ -42,6 +42,9 @@ HALF_LIFE_S = 30.0  # seconds after which a spot has half of its weight
 STALE_S = 30.0  # seconds after which the list of a process's memory areas is read again
 # largest number of pieces into which a process's memory is divided to search it for pages
 GRAINS = 8192
+# smallest size of such a piece in bytes, and the factor by which pieces with pages are divided
+# again
+FINE, FINER = 2 << 20, 64
 # Largest size in bytes of areas that are searched for pages if the kernel cannot scan, as each page
 # then costs a read of 8 bytes.
 WALKED = 64 << 30
@@ -215,7 +218,7 @@ class Layout:
         pages = (sizes.rss << 10) // PAGE
         if now - self._when < STALE_S and abs(pages - self._pages) * 10 <= self._pages:
             return
-        areas = [each for each in space.areas() if each.usable]
+        areas = space.looked_at(space.areas())
         self.can_scan = space.can_scan
         self.private = _places(space, [each for each in areas if _own(each)], sizes.anon)
         some = [each for each in areas if not each.private and not _of_device(each)]
@@ -240,8 +243,13 @@ def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
     room = sum(end - start for start, end in ranges)
     if room <= SPARSE * (kib << 10) or (room > WALKED and not space.can_scan):
         return Places(ranges)
-    grain = max(2 << 20, 1 << (room // GRAINS).bit_length())
-    return Places([part for each in ranges for part in _occupied(space, *each, grain)])
+    grain = max(FINE, 1 << (room // GRAINS).bit_length())
+    parts = [part for each in ranges for part in _occupied(space, *each, grain)]
+    # in a reservation of many TB, a coarse grain has little else than holes
+    while grain > FINE and len(parts) * FINER <= GRAINS:
+        grain = max(grain // FINER, FINE)
+        parts = [part for each in parts for part in _occupied(space, *each, grain)]
+    return Places(parts)
 
 
 def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int, int]]:

@@ -29,8 +29,10 @@ from __future__ import annotations
 import re
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
@@ -58,9 +60,17 @@ BLOCK = 512  # number of small pages in a 2 MB page
 TEXT = 4096  # bytes per read of maps and smaps; the kernel returns no more at once
 USER_END = 1 << 63  # end of the addresses that are read; [vsyscall] lies above it
 AT_ONCE = 8  # most areas that one read of TEXT bytes of smaps shows
+NEAR = 1 << 20  # areas with no larger gap between them, in bytes, are scanned together
+# most areas, and bytes from the first to the last, that are scanned together; the kernel looks up
+# each area
+TOGETHER, SMALL = 256, 64 << 20
+# Memory that the program cannot access (PROT_NONE) is looked at up to this many scans, and without
+# PAGEMAP_SCAN up to this many bytes, so that a reservation of many TB costs no time.
+CLOSED_SCANS, CLOSED = 64, 1 << 30
 # bytes per read of smaps for one area at a time; an area takes more bytes than this, so the kernel
 # walks no second area in a read
 ONE = 256
+HEX = tuple(bytes([each]) for each in b"0123456789abcdef")  # first bytes of a line of an area
 LINE = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ (\d+) *(.*)")
 LAZY = re.compile(rb"^LazyFree: +(\d+) kB", re.MULTILINE)
 FLAGS = re.compile(rb"^VmFlags:(.*)$", re.MULTILINE)
@@ -191,6 +201,8 @@ class Space:
         self._pagemap: Pagemap | None = None
         self._memory: Reader | None = None
         self._span = 0
+        # entries that entries_near() has read last, and the address of their first page
+        self._near = 0, array("Q")
 
     @property
     def can_scan(self) -> bool:
@@ -223,14 +235,24 @@ class Space:
                 found.append(Vma(int(head[1], 16), last, access, int(head[4]), name))
         return found
 
-    def _pieces(self, file: str, size: int = TEXT) -> Iterator[bytes]:
+    def _pieces(
+        self, file: str, size: Callable[[], int] = lambda: TEXT,
+        learn: Callable[[float], None] = lambda _cpu_s: None,
+    ) -> Iterator[bytes]:  # fmt: skip
         """Yield the lines of a file of /proc/PID that the kernel generates piece by piece;
         mmap_lock is free between two reads.
+
+        size: called before each read, returns its bytes. learn: called after each read with its CPU
+        time.
         """
         reader, offset, rest = self.tree.reader(f"/proc/{self.pid}/{file}"), 0, b""
         while True:
+            most = size()
             with self.holds.timed():
-                piece = reader.read(size, offset)
+                cpu = time.thread_time()
+                piece = reader.read(most, offset)
+                cpu = time.thread_time() - cpu
+            learn(cpu)
             if not piece:
                 break
             offset += len(piece)
@@ -238,6 +260,52 @@ class Space:
             yield from lines
         if rest:
             yield rest
+
+    def looked_at(self, areas: Iterable[Vma]) -> list[Vma]:
+        """Return the areas in which to look for pages: those that the program can access, and
+        others, the smallest first, as far as a look at them takes little time.
+
+        Garbage collectors and guards keep written pages behind PROT_NONE.
+        """
+        found = [each for each in areas if each.name not in KERNELS]
+        closed = sorted(
+            (each for each in found if not each.usable), key=lambda each: each.end - each.start
+        )
+        room = accumulate(each.end - each.start for each in closed)
+        most = bisect_right(list(room), self._closed()) if closed else 0
+        left_out = set(closed[most:])
+        return [each for each in found if each not in left_out]
+
+    def _closed(self) -> int:
+        """Return up to how many bytes of PROT_NONE memory are looked at."""
+        return self._reach() * CLOSED_SCANS if self.can_scan else CLOSED
+
+    def _reach(self) -> int:
+        """Return how many bytes one scan may walk."""
+        self._span = self._span or self.holds.span(self.sizes().slots)
+        return self._span
+
+    def regions_of(
+        self, areas: Iterable[Vma], wanted: int = ANY
+    ) -> Iterator[tuple[Vma, Iterable[Region]]]:
+        """Yield each area with its regions. Small areas near each other are scanned together, as
+        some programs have ten thousands of them.
+        """
+        for group in _near(areas, min(self._reach(), SMALL) if self.can_scan else 0):
+            if len(group) == 1:
+                yield group[0], self.regions(group[0].start, group[0].end, wanted)
+                continue
+            found = list(self.regions(group[0].start, group[-1].end, wanted))
+            at = 0
+            for area in group:
+                while at < len(found) and found[at].end <= area.start:
+                    at += 1
+                here, last = list[Region](), at
+                while last < len(found) and found[last].start < area.end:
+                    start, end, bits = found[last]
+                    here.append(Region(max(start, area.start), min(end, area.end), bits))
+                    last += 1
+                yield area, here
 
     def regions(self, start: int, end: int, wanted: int = ANY) -> Iterator[Region]:
         """Yield the regions of an address range in order: adjacent pages with equal categories,
@@ -292,12 +360,10 @@ class Space:
         the kernel would also walk all other pages, which do not count for the limit `most`, and
         would hold mmap_lock for too long.
         """
-        pagemap, holds = self._opened(), self.holds
-        if not self._span:
-            self._span = holds.span(self.sizes().slots)
+        pagemap, holds, span = self._opened(), self.holds, self._reach()
         with holds.timed():
             cpu = time.thread_time()
-            found, reached = pagemap.scan(start, min(start + self._span, end), most)
+            found, reached = pagemap.scan(start, min(start + span, end), most)
         if found and pagemap.can_scan:
             pages = sum(each.pages for each in found if not each.categories & HUGE)
             holds.learn_scan(time.thread_time() - cpu, pages)
@@ -306,6 +372,17 @@ class Space:
     def entries(self, start: int, pages: int) -> array[int]:
         """Return the pagemap entry of each of some adjacent pages."""
         return array("Q", self.raw_entries(start, pages))
+
+    def entries_near(self, start: int, pages: int) -> array[int]:
+        """Return the same. A read of few entries reads some more, from which the next call is
+        answered if it can be: for many small areas in a row.
+        """
+        begin, near = self._near
+        at = (start - begin) // PAGE
+        if not 0 <= at <= len(near) - pages:
+            begin, at, near = start, 0, self.entries(start, max(pages, BLOCK))
+            self._near = begin, near
+        return near[at : at + pages]
 
     def raw_entries(self, start: int, pages: int) -> bytes:
         """Return pagemap entries as bytes, eight for each page; the kernel takes mmap_lock once
@@ -368,7 +445,7 @@ class Space:
         costs = self._costs(areas)
         allowed = [self.holds.allows_smaps(*each) for each in costs]
         end = max(allowed.index(False) - 1, 0) if False in allowed else len(areas)
-        found = self._read_smaps(costs, end)
+        found = self._read_smaps(areas, costs, end)
         return {(each.start, each.end): found.get((each.start, each.end)) for each in areas}
 
     def _costs(self, areas: list[Vma]) -> list[tuple[int, int]]:
@@ -381,9 +458,9 @@ class Space:
         if self.holds.allows_smaps(whole, sizes.slots):
             return [(0, 0)] * len(areas)
         found, spare = list[tuple[int, int]](), 0
-        for area in areas:
+        for area, regions in self.regions_of(areas):
             steps = huge = 0
-            for each in self.regions(area.start, area.end):
+            for each in regions:
                 if each.categories & HUGE:
                     huge += each.pages
                     steps += each.pages // BLOCK
@@ -397,34 +474,62 @@ class Space:
         return [(steps, min(slots, most)) for steps, slots in found]
 
     def _read_smaps(
-        self, costs: list[tuple[int, int]], number: int
+        self, areas: list[Vma], costs: list[tuple[int, int]], number: int
     ) -> dict[tuple[int, int], Details]:
-        """Return the details of the first `number` areas."""
+        """Return the details of the first `number` areas, each of which has a cost."""
         found: dict[tuple[int, int], Details] = {}
         if not number:
             return found
-        text = list[bytes]()
-        cpu, seen = time.thread_time(), 0
-        for line in self._pieces("smaps", self._piece(costs, number)):
-            if LINE.fullmatch(line):
+        text, seen, pages = list[bytes](), 0, 0
+        starts = [each.start for each in areas]
+
+        def size() -> int:
+            nonlocal pages
+            ahead = costs[seen : seen + AT_ONCE]
+            most = self._piece(ahead)
+            pages = sum(each for each, _ in (ahead if most == TEXT else ahead[:1]))
+            return most
+
+        def learn(cpu_s: float) -> None:
+            self.holds.learn_smaps(cpu_s, pages)
+
+        for line in self._pieces("smaps", size, learn):
+            if line[:1] in HEX and (head := LINE.fullmatch(line)):
                 if text:
                     found.update([_details(text)])
-                if seen == number:
+                # by address, as the program may have made areas meanwhile
+                seen = bisect_right(starts, int(head[1], 16))
+                if seen > number:
                     break
-                text, seen = [], seen + 1
+                text = []
             text.append(line)
         else:
             if text:
                 found.update([_details(text)])
-            pages = sum(each for each, _ in costs)
-            self.holds.learn_smaps(time.thread_time() - cpu, pages)
         return found
 
-    def _piece(self, costs: list[tuple[int, int]], number: int) -> int:
-        """Return the bytes per read of smaps: enough for several areas, if the limit permits."""
-        some = (costs[at : at + AT_ONCE] for at in range(number))
-        allowed = (self.holds.allows_smaps(*map(sum, zip(*each))) for each in some)
-        return TEXT if all(allowed) else ONE
+    def _piece(self, ahead: list[tuple[int, int]]) -> int:
+        """Return the bytes of the next read of smaps: enough for several areas, if the limit
+        permits.
+        """
+        pages, slots = (sum(each[at] for each in ahead) for at in (0, 1))
+        return TEXT if self.holds.allows_smaps(pages, slots) else ONE
+
+
+def _near(areas: Iterable[Vma], span: int) -> Iterator[list[Vma]]:
+    """Yield the areas in groups: up to TOGETHER near each other that are within `span` bytes."""
+    group = list[Vma]()
+    for area in areas:
+        if group and (
+            len(group) == TOGETHER
+            or not 0 <= area.start - group[-1].end <= NEAR
+            or area.end - group[0].start > span
+        ):
+            yield group
+            group = []
+        group.append(area)
+    if group:
+        yield group
 
 
 def _details(lines: list[bytes]) -> tuple[tuple[int, int], Details]:
@@ -446,8 +551,8 @@ def huge_of(tree: Tree, pid: int) -> tuple[int, int | None]:
     sizes = space.sizes()
     rss = sizes.rss
     if space.can_scan:
-        areas = [each for each in space.areas() if each.usable]
-        huge = (each for area in areas for each in space.regions(area.start, area.end, HUGE))
+        areas = space.looked_at(space.areas())
+        huge = (each for _, regions in space.regions_of(areas, HUGE) for each in regions)
         found = sum(each.pages for each in huge if each.categories & (HUGE | ZERO) == HUGE)
         return rss, min(found * PAGE >> 10, rss)
     if not space.holds.allows_smaps(rss // 4, sizes.slots):

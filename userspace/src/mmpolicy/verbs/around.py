@@ -16,6 +16,7 @@ from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
 from mmpolicy.memory.findings import SINGLE, Evidence, Module, find
+from mmpolicy.memory.folios import no_frames
 from mmpolicy.memory.survey import Survey
 from mmpolicy.render import emit, own_line, progress_line
 from mmpolicy.verbs.here import without_module
@@ -61,9 +62,11 @@ def look_around(host: Host, seconds: float, want_json: bool) -> None:
 
 
 def check_may_look(tree: Tree) -> None:
-    """Raise an error at once if this user may not read page frames (/proc/kpageflags); without this
-    check, the error would come only after the survey of a minute.
+    """Raise an error at once if this user may not read page frames (/proc/kpageflags, and frame
+    numbers in pagemap); without this check, the error would come only after the survey of a minute.
     """
+    if tree.is_confined():
+        raise no_frames(tree)
     try:
         tree.read_at("/proc/kpageflags", 8)
     except Error as err:

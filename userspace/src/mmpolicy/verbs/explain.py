@@ -33,8 +33,10 @@ from mmpolicy.memory.explain import Explained, all_of, explain_areas
 from mmpolicy.memory.folios import read_areas
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.reach import ALL, Reach, reach
+from mmpolicy.memory.space import Space
 from mmpolicy.render import emit
 from mmpolicy.verbs.around import look_around
+from mmpolicy.verbs.memory_map import Progress
 from mmpolicy.verbs.options import PID, Seconds, complete_pid, json_option, pass_host
 from mmpolicy.verbs.reached import overrides
 
@@ -86,7 +88,9 @@ def _look(host: Host, process: Process, seconds: float) -> tuple[State, Seen]:
     if loaded:
         recorded = record(host.tree, pid, lambda: host.sleep(seconds))
     process.check(host.tree)
-    areas = read_areas(host.tree, pid, contents=True, files=False, holds=holds)
+    progress = Progress(host, Space(host.tree, pid, holds).sizes(), False, 0)
+    areas = read_areas(host.tree, pid, contents=True, holds=holds, goes_on=progress.goes_on)
+    progress.end()
     process.check(host.tree)
     found = explain_areas(areas, recorded.decisions)
     policy, shadow = "-", "none"
@@ -119,8 +123,8 @@ def explain(host: Host, pid: int, address: int | None, seconds: float, want_json
     if address is not None and not areas:
         text = f"process {pid} has no anonymous memory at {address:x}"
         raise Error(text, Exit.USAGE, f"mmpolicy explain {pid} lists the areas of the process")
-    data = {"pid": pid, **seen._asdict(), "areas": [each.as_data() for each in areas],
-            "reach": seen.reach.as_data()}  # fmt: skip
+    told = [each.as_data() for each in areas] if want_json else []
+    data = {"pid": pid, **seen._asdict(), "areas": told, "reach": seen.reach.as_data()}
     emit("explain", want_json, data, lambda: _lines(seen, areas))
 
 

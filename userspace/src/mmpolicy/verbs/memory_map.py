@@ -86,9 +86,11 @@ def _lines(areas: list[Area], rest: dict[str, Any], summary: bool) -> Iterator[s
 
 def _rest(rest: dict[str, Any]) -> Iterator[str]:
     if rest["not_shown_kib"]:
-        kinds = (f"{name} {kib >> 10} MiB" for name, kib in rest["not_shown_kib"].items())
-        hint = "; --files shows files" * ("files" in rest["not_shown_kib"])
-        yield f"memory that is not shown here: {', '.join(kinds)}{hint}"
+        kinds = (
+            f"{name} {kib >> 10} MiB" + " (--files shows them)" * (name == "files")
+            for name, kib in rest["not_shown_kib"].items()
+        )
+        yield f"memory that is not shown here: {', '.join(kinds)}"
     if rest["stopped_after_s"] is not None:
         after = f"the look was stopped after {figure(rest['stopped_after_s'])} s"
         yield f"{after}, so memory at higher addresses is missing; --seconds 0 looks at all of it"
@@ -177,7 +179,7 @@ def map_memory(
         "partly_unmapped_kib": sum(area.lost for area in areas) * PAGE >> 10,
         "longest_ms": round(holds.longest_s * 1000, 1),
     }
-    data = {"pid": pid, **_data(areas), **rest}
+    data = {"pid": pid, **_data(areas), **rest} if want_json else {}
     if output:
         name = host.tree.read(f"/proc/{pid}/comm")
         _draw(f"process {pid} ({name})", areas, output)
