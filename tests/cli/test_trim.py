@@ -10,7 +10,7 @@ from errno import EPERM, ESRCH
 
 import pytest
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import OUTSIDE, Error, Exit
 from mmpolicy.host.files import Tree
 from mmpolicy.host.pagemap import PAGE
 from mmpolicy.memory.holds import Holds
@@ -313,7 +313,8 @@ def refused(tree: FakeTree) -> None:
 def test_where_it_is_forbidden(
     run: Run, host: FakeTree, change: Callable[[FakeTree], None], code: int, text: str, remains: str
 ) -> None:
-    """Where splitting is forbidden, `trim` says so, with the memory left."""
+    """Where splitting is forbidden, `trim` says so, with what remains to be done."""
+    host.put("/sys/fs/cgroup/redis.service/memory.reclaim", "")
     change(host)
     if change is silent_lockdown:
         planned = run("trim", "--unit", "redis", "--dry-run")
@@ -321,6 +322,40 @@ def test_where_it_is_forbidden(
     result = run("trim", "--unit", "redis")
     assert (result.code, host.writes) == (code, [])
     assert text in result.err and remains in result.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("change", [lockdown, no_debugfs, silent_lockdown])
+def test_advice_has_only_files_that_exist(
+    run: Run, host: FakeTree, change: Callable[[FakeTree], None]
+) -> None:
+    """memory.reclaim is named, with its path, where the cgroup of the target has it: cgroup v1 and
+    old kernels do not.
+    """
+    change(host)
+    assert "memory.reclaim" not in run("trim", "--unit", "redis").err
+    host.put("/sys/fs/cgroup/redis.service/memory.reclaim", "")
+    for option, target in ("--unit", "redis"), ("--pid", "10"):
+        err = run("trim", option, target).err
+        assert "echo SIZE >/sys/fs/cgroup/redis.service/memory.reclaim, which" in err
+    assert "memory.reclaim" not in run("doctor").out
+
+
+@pytest.mark.parametrize("kind", ["none", "mounted", "confined", ""])
+def test_a_mount_is_advised_where_it_may_help(run: Run, host: FakeTree, kind: str) -> None:
+    """A mount of debugfs helps neither a kernel without it, nor one where it is mounted, nor root
+    of a user namespace.
+    """
+    no_debugfs(host)
+    host.put("/proc/filesystems", "nodev\tproc" if kind == "none" else "nodev\tdebugfs")
+    if kind == "mounted":
+        host.put("/sys/kernel/debug/sleep_time", "")
+    host.confined = kind == "confined"
+    step = run("trim", "--pid", "10").err.splitlines()[-1]
+    assert ("mount -t debugfs" in step) == (not kind)
+    if kind == "confined":
+        assert step == f"next: {OUTSIDE}"
+    elif not kind:
+        assert "which helps unless the kernel is under lockdown; else restart" in step
 
 
 @pytest.mark.parametrize(("code", "rows"), [(Exit.DENIED, None), (Exit.USAGE, [])])

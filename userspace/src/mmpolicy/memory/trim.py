@@ -23,7 +23,8 @@ from errno import EINVAL, ENOENT, ESRCH
 from itertools import islice
 from typing import NamedTuple
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import OUTSIDE, Error, Exit
+from mmpolicy.host.cgroups import cgroup_folders
 from mmpolicy.host.evidence import SIZE, THP
 from mmpolicy.host.files import SPLIT, Tree
 from mmpolicy.host.knobs import chosen
@@ -55,10 +56,9 @@ ALL = 511  # if max_ptes_none is lower, khugepaged does not fill holes for folio
 SEALED = (
     f"the kernel lets nobody write to {SPLIT}: lockdown (Secure Boot) is on, or this is a container"
 )
-REMAINS = (
-    "restart the program; or let reclaim split 2 MB folios of which 80 % is empty: "
-    f"echo 409 >{KHUGEPAGED}; echo SIZE >CGROUP/memory.reclaim, which also reclaims other memory"
-)
+RESTART = "restart the program; or let reclaim split 2 MB folios of which 80 % is empty"
+DEBUG, FILESYSTEMS = "/sys/kernel/debug", "/proc/filesystems"
+MOUNT = f"mount -t debugfs none {DEBUG}, which helps unless the kernel is under lockdown; else "
 SMALLER = (
     f"restart the program with smaller folios: after echo madvise >{THP}/enabled, only "
     "programs that ask for 2 MB folios get them"
@@ -104,8 +104,28 @@ class Trimmed:
     left: Counter[str] = field(default_factory=Counter)
 
 
-def check_possible(tree: Tree, writes: bool = True) -> None:
-    """Raise an error if this kernel cannot free empty pages, or forbids splitting."""
+def remains(tree: Tree, cgroup: str = "") -> str:
+    """Return what a user can do where the kernel lets nobody split folios.
+
+    cgroup: name of the cgroup in question; memory.reclaim is named only if that cgroup has it, as
+    cgroup v1 and kernels before 5.19 do not.
+    """
+    found = f"{RESTART}: echo 409 >{KHUGEPAGED}"
+    try:
+        folders = cgroup_folders(tree, cgroup)[:1] if cgroup else []
+    except Error:
+        folders = []
+    file = next((f"{each}/memory.reclaim" for each in folders), "")
+    if file and tree.exists(file):
+        return f"{found}; echo SIZE >{file}, which also reclaims other memory"
+    return f"{found}; reclaim then splits them when memory is short"
+
+
+def check_possible(tree: Tree, writes: bool = True, cgroup: str = "") -> None:
+    """Raise an error if this kernel cannot free empty pages, or forbids splitting.
+
+    cgroup: name of the cgroup whose memory is to be given back, for the next step; "" for any.
+    """
     if not tree.exists(FEATURE):
         text = (
             "this kernel keeps the empty pages of a folio that it splits; Linux 6.12 and "
@@ -115,14 +135,25 @@ def check_possible(tree: Tree, writes: bool = True) -> None:
     mode = chosen(tree.read(LOCKDOWN)) if tree.exists(LOCKDOWN) else "none"
     if mode != "none":
         text = f"lockdown is '{mode}' (Secure Boot), so the kernel lets nobody write to {SPLIT}"
-        raise Error(text, Exit.DENIED, REMAINS)
+        raise Error(text, Exit.DENIED, remains(tree, cgroup))
     if not tree.exists(SPLIT):
-        if not tree.is_root():
-            raise Error(f"no permission to write {SPLIT}", Exit.DENIED, "run the command as root")
-        hint = "mount -t debugfs none /sys/kernel/debug; on a kernel without debugfs: "
-        raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + REMAINS)
+        if not tree.is_root() or tree.is_confined():
+            raise Error(f"no permission to write {SPLIT}", Exit.DENIED, tree.who_may())
+        hint = MOUNT if _may_mount(tree) else ""
+        raise Error(f"no {tree.real(SPLIT)}", Exit.LACKING, hint + remains(tree, cgroup))
     if writes and tree.is_root() and not tree.opens(SPLIT):
-        raise Error(SEALED, Exit.DENIED, REMAINS)
+        hint = OUTSIDE if tree.is_confined() else remains(tree, cgroup)
+        raise Error(SEALED, Exit.DENIED, hint)
+
+
+def _may_mount(tree: Tree) -> bool:
+    """Return whether a mount of debugfs may bring SPLIT: the kernel has debugfs, which is not
+    mounted yet.
+    """
+    try:
+        return "debugfs" in tree.read(FILESYSTEMS).split() and not tree.names(DEBUG)
+    except Error:
+        return True
 
 
 def modes(tree: Tree) -> dict[int, str]:
@@ -200,7 +231,7 @@ class Finder:
         self.left.update(
             shared=self._shared(areas) if sizes.shared else 0, hugetlb=sizes.hugetlb // 4
         )
-        for area in wanted_areas(areas, shared=False, files=False):
+        for area in wanted_areas(self.space.looked_at(areas), False, False):
             told = details.get((area.start, area.end))
             cause = cause_of(told, bool(sizes.locked), self._advised)
             for part in parts_of(area, within):

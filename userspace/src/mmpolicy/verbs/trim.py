@@ -127,8 +127,8 @@ def trim(host: Host, **options: Any) -> None:
     refuse_bare(options.pop("bare"), "trim")
     given = TrimOptions(**options)
     check_one(given.cgroup, given.pid, given.unit)
-    check_possible(host.tree, writes=not given.dry_run)
     cgroup, pids = find_processes(host.tree, "trim", given.cgroup, given.pid, given.unit)
+    check_possible(host.tree, not given.dry_run, cgroup)
     if given.dry_run:
         _plan(host, given, cgroup, pids)
         return
