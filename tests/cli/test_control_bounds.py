@@ -125,7 +125,7 @@ def test_cgroups_are_looked_for_only_if_they_are_needed(
     tree.put("/proc/7/smaps_rollup", rollup)
     tree.mount()
     assert labels.cgroups_of(tree, state) == {}
-    assert memory_of_bound(tree, state, "web", Holds(tree)) == [("process 7", 1, 100, 30, 70, 0)]
+    assert memory_of_bound(tree, state, "web", Holds(tree)) == [("process 7", 1, 100, 30, 70, 0, 0)]
     assert labels.cgroups_of(tree, [CgroupBinding(1)]) == {}
     tree.remove(MOUNTS)
     tree.put(f"{MOUNTS}/x", "")

@@ -366,10 +366,10 @@ def test_processes_of_cgroups(tree: FakeTree) -> None:
     rollup = "Rss: {} kB\nPss: 7 kB\nLazyFree: {} kB"
     tree.put("/proc/1/smaps_rollup", rollup.format(100, 30))
     tree.put("/proc/3/smaps_rollup", rollup.format(50, 0))
-    assert memory_of_cgroup(tree, "/a", Holds(tree)) == ("cgroup /a", 2, 150, 30, 120, 0)
-    assert memory_of_process(tree, 1, Holds(tree)) == ("process 1", 1, 100, 30, 70, 0)
+    assert memory_of_cgroup(tree, "/a", Holds(tree)) == ("cgroup /a", 2, 150, 30, 120, 0, 0)
+    assert memory_of_process(tree, 1, Holds(tree)) == ("process 1", 1, 100, 30, 70, 0, 0)
     tree.put("/proc/2/stat", "")
-    assert memory_of_process(tree, 2, Holds(tree)) == ("process 2", 0, 0, 0, 0, 0)
+    assert memory_of_process(tree, 2, Holds(tree)) == ("process 2", 0, 0, 0, 0, 0, 0)
     assert raised(memory_of_process, tree, 9, Holds(tree)).message == "there is no process 9"
 
 

@@ -36,7 +36,35 @@ def test_what_is_lazily_freed(start, limit_s: float) -> None:  # type: ignore[no
     else:
         assert found.lazily_freed_kib == 0
         assert found.not_known_kib >= MIB << 10
-        assert memory_lines([found])[0].endswith("NOT_KNOWN_KIB")
+        _, row, step = memory_lines([found], f"mmpolicy show --pid {pid}")
+        least, most = found.rss_minus_lazily_freed_least_kib, found.rss_kib
+        assert row.endswith(f"{least} .. {most}") and least <= most - (MIB << 10)
+        words = re.match(r"next: mmpolicy show --pid \d+ --hold (\d+) shows exact", step)
+        assert words
+        exact = memory_of_process(Tree(), pid, Holds(Tree(), int(words[1]) / 1000))
+        assert exact.not_known_kib == 0 and 15 << 10 <= exact.lazily_freed_kib <= 16 << 10
+
+
+def test_show_gives_ranges_where_it_does_not_know(run: Run, tree: FakeTree) -> None:
+    """Memory that was not read is in both ranges; the next step has a --hold that reads it, and
+    JSON has the bounds.
+    """
+    make_thp(tree)
+    pages = 1 << 16
+    make_sparse(tree, 10, pages=pages, step=pages // 2)
+    tree.put("/proc/10/smaps_rollup", f"Rss: {pages * 4} kB\nLazyFree: 10000 kB")
+    words = ["show", "madv_free", "--pid", "10"]
+    out = run(*words).out.splitlines()
+    row = next(line for line in out if line.startswith("process 10 "))
+    assert row.endswith(f"  0 .. {pages * 4}       0 .. {pages * 4}")
+    (step,) = (line for line in out if line.startswith("next: mmpolicy show --pid 10 --hold "))
+    memory = run(*words, "--json").json["memory"][0]
+    bounds = memory["lazily_freed_kib"], memory["lazily_freed_most_kib"]
+    assert (*bounds, memory["rss_minus_lazily_freed_least_kib"]) == (0, pages * 4, 0)
+    hold = step.split()[step.split().index("--hold") + 1]
+    assert "  10000             " in run(*words, "--hold", hold).out
+    bound = run("stats", "--pid", "10").out.splitlines()[-1]
+    assert bound.startswith("next: mmpolicy stats --pid 10 --hold ")
 
 
 def recommended(pid: int, limit_s: float) -> list[Finding]:

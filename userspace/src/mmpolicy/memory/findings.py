@@ -30,7 +30,7 @@ from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import hardware_of
 from mmpolicy.host.systemd import HOSTS_OWN
 from mmpolicy.memory.allocators import GLIBC, Allocator, allocator_of
-from mmpolicy.memory.holds import Holds
+from mmpolicy.memory.holds import SURE, Holds
 from mmpolicy.memory.lazily import memory_of_process
 from mmpolicy.memory.reach import Clues, reach
 from mmpolicy.memory.space import Space
@@ -208,7 +208,7 @@ def _trim(survey: Survey, row: Row) -> Finding:
         "large folios"
     )
     try:
-        check_possible(survey.tree)
+        check_possible(survey.tree, cgroup=row.cgroup)
     except Error as err:
         return Finding(row.name, f"{what}; {err.message}", next_step=err.next_step, mib=waste)
     options, stays, unsure = trim_options(survey, row)
@@ -480,12 +480,11 @@ def _freed_lazily(host: Evidence, row: Row, largest: Process) -> Iterator[Findin
     whose = f"of the RSS of {largest.name} (pid {largest.pid})"
     what, steps = f"{most / 1024:.0f} MiB {whose} are freed by MADV_FREE, and still counted", []
     if unsure >= LEAST_KIB:
-        takes = (found.not_known_kib << 10) // PAGE * host.survey.holds.smaps_ns / 1e6
         what = f"up to {what}, including pages that were written again since"
-        show = f"mmpolicy show --pid {largest.pid} --hold {2 * takes + 1:.0f}"
+        show = f"mmpolicy show --pid {largest.pid} --hold {found.hold_ms}"
         steps.append(
             f"{show} shows the exact figure, and blocks mmap() of the process for about "
-            f"{takes:.0f} ms"
+            f"{found.hold_ms / SURE:.0f} ms"
         )
     if host.module.possible:
         steps.append("the policies cap and eager of the point madv_free keep this memory small")

@@ -131,9 +131,10 @@ def _about(told: dict[str, Any] | None) -> tuple[object, ...]:
 
 def _memory(tree: Tree, pid: int, holds: Holds) -> list[Memory]:
     """Return the memory of a process, and of the cgroup that the memory is charged to, if any."""
-    memory, cgroup = [memory_of_process(tree, pid, holds)], Charged(tree).name(pid)
+    own, cgroup = memory_of_process(tree, pid, holds), Charged(tree).name(pid)
+    memory = [own]
     if cgroup != "/" or cgroup_of(tree, pid):
-        memory.append(memory_of_cgroup(tree, cgroup, holds))
+        memory.append(memory_of_cgroup(tree, cgroup, holds, {str(pid): own}))
     return memory
 
 
@@ -143,7 +144,7 @@ def _process(tree: Tree, pid: int, holds: Holds) -> tuple[dict[str, Any], list[M
     """
     memory = _memory(tree, pid, holds)
     profile = profile_of(tree, read_state(tree), pid)
-    data = {"pid": pid, "profile": profile, "memory": [each._asdict() for each in memory]}
+    data = {"pid": pid, "profile": profile, "memory": [each.as_data() for each in memory]}
     return data, memory
 
 
@@ -166,13 +167,13 @@ def show(
     RSS without that part, for the process and for its cgroup; this needs no module. It ignores
     experiments, because only the kernel knows the arm of a process.
     """
-    holds = Holds(host.tree, hold_ms / 1000)
+    holds, command = Holds(host.tree, hold_ms / 1000), f"mmpolicy show --pid {pid}"
     if pid:
         check_memory(host.tree, pid, "mmpolicy show --pid")
     if pid and not host.tree.is_dir(CONTROL):
         found = _memory(host.tree, pid, holds)
-        told = {"pid": pid, "memory": [each._asdict() for each in found]}
-        emit("show", want_json, told, lambda: [*memory_lines(found), "", NOT_LOADED])
+        told = {"pid": pid, "memory": [each.as_data() for each in found]}
+        emit("show", want_json, told, lambda: [*memory_lines(found, command), "", NOT_LOADED])
         return
     control = Control(host.tree)
     process, memory = _process(host.tree, pid, holds) if pid else ({}, [])
@@ -182,7 +183,7 @@ def show(
 
     def lines() -> Iterator[str]:
         if pid:
-            yield from [f"profile: {profile}", "", *memory_lines(memory), ""]
+            yield from [f"profile: {profile}", "", *memory_lines(memory, command), ""]
         rows = [row for name, entry in data.items() for row in _knob_rows(name, entry)]
         yield from table(KNOB_COLUMNS, rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import click
@@ -103,16 +104,19 @@ def _times(counters: Counters) -> Iterator[str]:
 
 
 def _data(profile: str, counters: Counters, memory: list[Memory]) -> dict[str, Any]:
-    told = [each._asdict() for each in memory]
+    told = [each.as_data() for each in memory]
     shadows = shadow_data(counters)
     return {"profile": profile, "points": counters, "shadows": shadows, "memory": told}
 
 
-def _more(memory: list[Memory]) -> list[str]:
+def _more(memory: list[Memory], given: StatsOptions) -> list[str]:
     """Return the table of memory, preceded by an empty line, to print after the counters; [] if the
     options ask for no memory.
     """
-    return ["", *memory_lines(memory)] if memory else []
+    words = ["mmpolicy stats", *(f"--pid {pid}" for pid in given.pids)]
+    words += [f"--cgroup {quote(each)}" for each in given.cgroups]
+    words += [f"--memory --profile {given.profile}"] * given.memory
+    return ["", *memory_lines(memory, " ".join(words))] if memory else []
 
 
 def readings(read: Callable[[], Counters], host: Host, interval: float) -> Iterator[Reading]:
@@ -219,7 +223,9 @@ def stats(host: Host, **options: Any) -> None:
         "stats",
         given.want_json,
         data,
-        lambda: _lines(counters, costs) + _elsewhere(host.tree, given, counters) + _more(memory),
+        lambda: (
+            _lines(counters, costs) + _elsewhere(host.tree, given, counters) + _more(memory, given)
+        ),
     )
 
 
@@ -256,7 +262,7 @@ def _watch_stats(
         return
     costs = read_calibration(host.tree)
     show_live(
-        _lines(counters, costs, per_second) + _more(_memory(host.tree, given, holds))
+        _lines(counters, costs, per_second) + _more(_memory(host.tree, given, holds), given)
         for counters, per_second in readings
     )
 
