@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import stat
 import sys
@@ -64,7 +63,7 @@ def _hides_frames() -> bool:
     address = id(os)  # lies in a page that is present, as id() of CPython is an address
     try:
         with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
-            file.seek(address // mmap.PAGESIZE * 8)
+            file.seek(address // os.sysconf("SC_PAGE_SIZE") * 8)
             entry = int.from_bytes(file.read(8), "little")
     except OSError:
         return False
