@@ -29,10 +29,9 @@ from __future__ import annotations
 import re
 import time
 from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from mmpolicy.errors import Error
@@ -272,7 +271,8 @@ class Space:
             (each for each in found if not each.usable), key=lambda each: each.end - each.start
         )
         room = accumulate(each.end - each.start for each in closed)
-        most = bisect_right(list(room), self._closed()) if closed else 0
+        end = self._closed() if closed else 0
+        most = sum(1 for _ in takewhile(lambda size: size <= end, room))
         left_out = set(closed[most:])
         return [each for each in found if each not in left_out]
 
@@ -480,6 +480,8 @@ class Space:
         found: dict[tuple[int, int], Details] = {}
         if not number:
             return found
+        from bisect import bisect_right  # most verbs read no smaps
+
         text, seen, pages = list[bytes](), 0, 0
         starts = [each.start for each in areas]
 
