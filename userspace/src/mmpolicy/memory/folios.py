@@ -274,11 +274,13 @@ def read_stretches(
     found: the regions of the area, if they were read already.
     """
     last = NO_FOLIO
+    # entries that were read ahead would be old where a split comes between two looks
+    read = space.entries if found is None else space.entries_near
     found = space.regions(vma.start, vma.end) if found is None else found
     for first, regions in _by_stretch(vma, found):
         pages = min(STRETCH, (vma.end - vma.start) // PAGE - first)
         begin, kinds, lost = vma.start + first * PAGE, bytearray(b".") * pages, dict[int, int]()
-        entries = _entries(space, regions)
+        entries = _entries(read, regions)
         for region in regions:
             at = (region.start - begin) // PAGE
             last = _put(space, frames, region, entries, kinds, at, folios, last, lost)
@@ -318,7 +320,7 @@ class _Entries(NamedTuple):
         return self.found[at : at + region.pages]
 
 
-def _entries(space: Space, regions: Sequence[Region]) -> _Entries:
+def _entries(read: Callable[[int, int], array[int]], regions: Sequence[Region]) -> _Entries:
     """Read the pagemap entries of all small pages of a stretch at once.
 
     One read, also of the entries between two regions, costs less than a read for each region.
@@ -327,7 +329,7 @@ def _entries(space: Space, regions: Sequence[Region]) -> _Entries:
     if not single:
         return _Entries(0, array("Q"))
     start = single[0].start
-    return _Entries(start, space.entries_near(start, (single[-1].end - start) // PAGE))
+    return _Entries(start, read(start, (single[-1].end - start) // PAGE))
 
 
 def _has_entries(region: Region) -> bool:
