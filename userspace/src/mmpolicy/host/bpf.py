@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import AS_ROOT, Error, Exit
 from mmpolicy.host.disk import in_memory
 
 HELPER = "mmpolicy-bpf"
@@ -159,7 +159,7 @@ def why(done: Done, file: str, seconds: float) -> Error:
         return Error(
             f"cannot load {file}: no permission to load BPF programs",
             Exit.DENIED,
-            "run the command as root",
+            AS_ROOT,
             number,
         )
     if step in ("folder", "pin"):

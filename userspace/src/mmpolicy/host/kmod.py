@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_uint, c_void_p
 from typing import Any
 
-from mmpolicy.errors import Error, Exit, Remedies, explain
+from mmpolicy.errors import AS_ROOT, Error, Exit, Remedies, explain
 
 LIBRARY = "libkmod.so.2"
 FAIL_ON_LOADED = 0x20  # the flag KMOD_PROBE_FAIL_ON_LOADED of libkmod
@@ -48,7 +48,7 @@ INSERT_REMEDIES: Remedies = {
     ),
 }
 REMOVE_REMEDIES: Remedies = {
-    errno.EPERM: (Exit.DENIED, "run the command as root"),
+    errno.EPERM: (Exit.DENIED, AS_ROOT),
     errno.EAGAIN: (
         Exit.FAILED,
         "end the processes that use the module, until refcnt in /sys/module is 0",

@@ -368,7 +368,7 @@ class Target:
             raise Error(
                 "/proc/PID/pagemap shows no page frame numbers",
                 Exit.DENIED,
-                "run the command as root",
+                self._space.tree.who_may(),
             )
         # KPF_KSM is not tested, as Linux 6.12 sets it for all anonymous pages. MADV_COLLAPSE
         # refuses KSM pages.

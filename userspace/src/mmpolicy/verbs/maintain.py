@@ -125,12 +125,9 @@ def maintain(host: Host, **options: Any) -> None:
     profile with the policy 'never' is respected. `status`, `export` and `log` show its work.
     """
     given = MaintainOptions(**options)
-    if not host.tree.is_root():
-        raise Error(
-            "no permission to read the memory of other processes",
-            Exit.DENIED,
-            "run the command as root",
-        )
+    if not host.tree.is_root() or host.tree.is_confined():
+        text = "no permission to read the memory of other processes"
+        raise Error(text, Exit.DENIED, host.tree.who_may())
     if given.dry_run:
         Keeper(host, given, []).plan()
         return
