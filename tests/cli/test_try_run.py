@@ -50,6 +50,7 @@ class Service(World):
 
     cpu_times = memory_times = 1.0
     cpu_us = full = 0.0
+    late = range(0)  # seconds of the clock in which each sleep takes 6 s more, longer than a block
 
     def treated(self) -> bool:
         """Tell if the treatment is in force."""
@@ -57,6 +58,7 @@ class Service(World):
         return on and self.tree.read(f"{CONTROL}/experiment/percent") == "100"
 
     def sleep(self, seconds: float) -> None:
+        seconds += 6.0 * (int(self.now) in self.late)
         self.cpu_us += 1e5 * seconds * (self.cpu_times if self.treated() else 1.0)
         super().sleep(seconds)
 
@@ -157,6 +159,19 @@ def test_a_trial_that_could_not_be_reported_does_not_begin(
     assert "rule: kept if" in result.err
     assert "needs the Python library numpy" in result.err
     assert (read_named(tree), read_trials(tree)) == (before, [])
+
+
+def test_a_gain_that_is_in_doubt(
+    tried: Callable[..., Result], tree: FakeTree, clock: Service
+) -> None:
+    """If samples come so late that blocks have no value, the decision says so, and not that there
+    is no gain.
+    """
+    clock.cpu_times, clock.late = 0.5, range(int(clock.now) + 20, int(clock.now) + 120)
+    result = tried("--pairs", "12")
+    assert (result.code, tree.exists(FILE)) == (7, False), result.out
+    doubt = "the result is in doubt, as cpu has a value in "
+    assert f"decision   not kept, the former state is restored: {doubt}" in result.out
 
 
 @pytest.mark.parametrize(

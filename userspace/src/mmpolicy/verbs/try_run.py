@@ -333,6 +333,8 @@ def _why_back(runner: Runner, report: Report) -> str:
         return f"{own}; give the command again for a new trial"
     if status != "done":
         return str(reason) if status == "guard" else f"{status}, {reason}"
+    if report.doubts:
+        return f"the result is in doubt, as {report.doubts[0]}"
     return "the trial shows no gain"
 
 
