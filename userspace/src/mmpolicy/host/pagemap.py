@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from errno import EINVAL, ENOSYS, ENOTTY
 from typing import NamedTuple
 
-from mmpolicy.errors import Error
+from mmpolicy.errors import Error, Exit
 from mmpolicy.host.files import Tree
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -36,6 +36,19 @@ KNOWN = FILE | PRESENT | SWAPPED | ZERO | HUGE
 ENTRY_PRESENT, ENTRY_SWAPPED, ENTRY_FILE, ENTRY_GUARD = 1 << 63, 1 << 62, 1 << 61, 1 << 58
 ENTRY_EXCLUSIVE, FRAME = 1 << 56, (1 << 55) - 1
 RUNS = re.compile(rb"([\x01-\xff])\1*", re.DOTALL)
+DIRTY, ANON, SWAPBACKED = 1 << 4, 1 << 12, 1 << 14  # bits of /proc/kpageflags
+
+
+def no_frames(tree: Tree) -> Error:
+    """Return the error for a user from whom the kernel hides page frame numbers."""
+    return Error("/proc/PID/pagemap shows no page frame numbers", Exit.DENIED, tree.who_may())
+
+
+def lazily_freed(flags: int) -> bool:
+    """Return whether a page with these flags in /proc/kpageflags was freed by MADV_FREE; also true
+    if the program has written to it again since, which the flags do not show.
+    """
+    return flags & (DIRTY | ANON | SWAPBACKED) == ANON
 
 
 def _class_of(high: int) -> int:

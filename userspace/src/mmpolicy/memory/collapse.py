@@ -32,7 +32,7 @@ from mmpolicy.host.advice import BLOCK, KERNEL, NO_COLLAPSE, REMEDIES, ProcessMe
 from mmpolicy.host.evidence import THP, events
 from mmpolicy.host.files import Tree
 from mmpolicy.host.machine import Host
-from mmpolicy.host.pagemap import PAGE
+from mmpolicy.host.pagemap import FRAME, PAGE, lazily_freed, no_frames
 from mmpolicy.host.room import (
     Node,
     Zone,
@@ -79,7 +79,6 @@ BACK_OFF_S = 1.0  # seconds to pause after one slow collapse; doubled after each
 
 # Bits in the highest byte of a pagemap entry
 PRESENT, SWAPPED, FILE, GUARD, TRACKED, EXCLUSIVE = 0x80, 0x40, 0x20, 0x04, 0x02, 0x01
-FRAME = (1 << 55) - 1
 MADE = pagemap.HUGE | pagemap.PRESENT
 FULL = bytes([PRESENT | EXCLUSIVE]) * PAGES
 THERE = bytes(mark >> 7 for mark in range(256))
@@ -90,7 +89,6 @@ RISING, ONES = (
 )
 # Bits of /proc/kpageflags
 UNEVICTABLE, ZERO_PAGE = 1 << 18, 1 << 24
-DIRTY, ANON, SWAPBACKED = 1 << 4, 1 << 12, 1 << 14
 COMPOUND = 1 << 15 | 1 << 16  # bits of kpageflags: head or tail page of a large folio
 
 ABSENT, HUGE = "absent", "already 2 MB pages"
@@ -170,10 +168,7 @@ class Flags:
         return int.from_bytes(self._file.read(8, frame * 8), "little")
 
     def is_lazy(self, frame: int) -> bool:
-        """Return whether a frame was freed by MADV_FREE; also true if the program has written to it
-        again since, which the flags do not show.
-        """
-        return self.of(frame) & (DIRTY | ANON | SWAPBACKED) == ANON
+        return lazily_freed(self.of(frame))
 
     def is_zero_page(self, frame: int) -> bool:
         """Return whether a frame is the zero page, which the kernel maps where a program reads
@@ -340,7 +335,7 @@ class Target:
                 yield from ((start, one) for start in range(begin, end, BLOCK))
                 continue
             raw = self._entries(begin, (end - begin) // BLOCK)
-            if raw == bytes(len(raw)):
+            if not any(raw[7::8]):  # an entry of a hole may be soft-dirty, in a lower byte
                 end = self._space.next_page(end, last) // BLOCK * BLOCK
                 continue
             for at in range(0, len(raw), ENTRIES):
@@ -365,11 +360,7 @@ class Target:
         if verdict.cause:
             return verdict
         if not verdict.frame:
-            raise Error(
-                "/proc/PID/pagemap shows no page frame numbers",
-                Exit.DENIED,
-                self._space.tree.who_may(),
-            )
+            raise no_frames(self._space.tree)
         # KPF_KSM is not tested, as Linux 6.12 sets it for all anonymous pages. MADV_COLLAPSE
         # refuses KSM pages.
         if self._flags.of(verdict.frame) & UNEVICTABLE:

@@ -19,10 +19,10 @@ from typing import NamedTuple
 from zlib import compress as pack
 from zlib import decompress as unpack
 
-from mmpolicy.errors import Error, Exit
+from mmpolicy.errors import Error
 from mmpolicy.host.files import Tree
 from mmpolicy.host.pagemap import ENTRY_PRESENT as PRESENT
-from mmpolicy.host.pagemap import FRAME, PAGE
+from mmpolicy.host.pagemap import FRAME, PAGE, no_frames
 from mmpolicy.memory import space as there
 from mmpolicy.memory.holds import Holds
 from mmpolicy.memory.space import Region, Space, Vma
@@ -43,7 +43,7 @@ LARGE = re.compile(rb"[1-9]{1,512}")
 ALIKE = re.compile(rb"([^.])\1*", re.DOTALL)
 
 # Bits of kpageflags
-KPF_DIRTY, KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE = 4, 12, 14, 17, 18
+KPF_ANON, KPF_SWAPBACKED, KPF_HUGETLB, KPF_UNEVICTABLE = 12, 14, 17, 18
 KPF_ZERO_PAGE = 24
 OF_FOLIO = 3 << 15  # bits of kpageflags: head or tail page
 
@@ -369,11 +369,6 @@ def _put(
     found, last = _kinds(frames, told, folios, last, lost, at)
     kinds[at : at + len(found)] = found
     return last
-
-
-def no_frames(tree: Tree) -> Error:
-    """Return the error for a user from whom the kernel hides page frame numbers."""
-    return Error("/proc/PID/pagemap shows no page frame numbers", Exit.DENIED, tree.who_may())
 
 
 def _kinds(

@@ -15,17 +15,16 @@ import contextlib
 from array import array
 from bisect import bisect
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from math import inf, sqrt
 from random import Random
 
 from mmpolicy.errors import Error
 from mmpolicy.host.files import Reader, Tree
-from mmpolicy.host.pagemap import FRAME, PAGE
+from mmpolicy.host.pagemap import FRAME, PAGE, lazily_freed
 from mmpolicy.memory.folios import (
     BLOCK_BITS,
     KPF_ANON,
-    KPF_DIRTY,
     KPF_HUGETLB,
     KPF_SWAPBACKED,
     KPF_UNEVICTABLE,
@@ -255,20 +254,13 @@ def _places(space: Space, areas: Sequence[Vma], kib: int) -> Places:
 def _occupied(space: Space, start: int, end: int, grain: int) -> list[tuple[int, int]]:
     """Return the parts of an address range that have any page, in pieces of `grain` bytes."""
     found = list[tuple[int, int]]()
-    at = start
+    at = space.next_page(start, end)
     while at < end:
-        reached = min(at // grain * grain + grain, end)
-        if space.can_scan:
-            regions, reached = space.scan(at, end, 1)
-        else:
-            regions = [*islice(space.regions(at, reached), 1)]
-        if regions:
-            begin = max(regions[0].start // grain * grain, start)
-            reached = min(begin // grain * grain + grain, end)
-            if found and found[-1][1] == begin:
-                begin = found.pop()[0]
-            found.append((begin, reached))
-        at = reached
+        begin, reached = max(at // grain * grain, start), min(at // grain * grain + grain, end)
+        if found and found[-1][1] == begin:
+            begin = found.pop()[0]
+        found.append((begin, reached))
+        at = space.next_page(reached, end)
     return found
 
 
@@ -320,7 +312,7 @@ class Looker:
         pages = into.add(kinds, zeroes, self._owner(frame), self._maps(frame))
         if empty := zeroes.count(1):
             into.note_empty(start, empty)
-        if flags >> KPF_ANON & 1 and not flags >> KPF_SWAPBACKED & 1 and not flags >> KPF_DIRTY & 1:
+        if lazily_freed(flags):
             into.note("lazily_freed", pages)
         if flags >> KPF_UNEVICTABLE & 1:
             into.note("locked", pages)

@@ -15,8 +15,8 @@ from mmpolicy.host import evidence
 from mmpolicy.host.calibration import PAGE, Calibration, read_calibration
 from mmpolicy.host.files import CONTROL, Tree
 from mmpolicy.host.machine import Host
+from mmpolicy.host.pagemap import no_frames
 from mmpolicy.memory.findings import SINGLE, Evidence, Module, find
-from mmpolicy.memory.folios import no_frames
 from mmpolicy.memory.survey import Survey
 from mmpolicy.render import emit, own_line, progress_line
 from mmpolicy.verbs.here import without_module
